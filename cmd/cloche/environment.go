@@ -7,18 +7,18 @@ import (
 	"os"
 
 	"github.com/cloche-dev/cloche/client"
-	"github.com/cloche-dev/cloche/internal/cli"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/daemon"
 )
 
-func environment() cli.Env {
-	return cli.Env{
+func environment() command.Env {
+	return command.Env{
 		Version:       version(),
 		Getenv:        os.LookupEnv,
 		CheckPolicy:   daemon.CheckPolicy,
 		ExplainPolicy: daemon.ExplainPolicy,
 		Config:        showConfig,
-		Serve: func(ctx context.Context, o cli.ServeOptions) error {
+		Serve: func(ctx context.Context, o command.ServeOptions) error {
 			c, err := daemon.Configure(configInput(o))
 			if err != nil {
 				return err
@@ -26,7 +26,7 @@ func environment() cli.Env {
 			c.Config.Version, c.Config.Log = version(), os.Stderr
 			return daemon.Run(ctx, c.Config)
 		},
-		Box: func(ctx context.Context, o cli.BoxOptions) error {
+		Box: func(ctx context.Context, o command.BoxOptions) error {
 			c, err := daemon.Configure(configInput(o.ServeOptions))
 			if err != nil {
 				return err
@@ -36,7 +36,7 @@ func environment() cli.Env {
 			return daemon.Run(ctx, c.Config)
 		},
 		InProcess: func(ctx context.Context, home string, sandbox bool) (*client.Client, func(context.Context) error, error) {
-			conf, err := daemon.Configure(configInput(cli.ServeOptions{Home: home}))
+			conf, err := daemon.Configure(configInput(command.ServeOptions{Home: home}))
 			if err != nil {
 				return nil, nil, err
 			}
@@ -55,7 +55,7 @@ func environment() cli.Env {
 }
 
 // configInput is what a configuration is found in, for these flags.
-func configInput(o cli.ServeOptions) daemon.ConfigInput {
+func configInput(o command.ServeOptions) daemon.ConfigInput {
 	flags := map[string][]string{}
 	for key, v := range map[string]string{"home": o.Home, "settings_file": o.Settings, "policy_file": o.Config, "tls.cert": o.TLSCert, "tls.key": o.TLSKey} {
 		if v != "" {
@@ -73,18 +73,18 @@ func configInput(o cli.ServeOptions) daemon.ConfigInput {
 	return daemon.ConfigInput{Flags: flags, Environ: os.Environ(), DefaultHome: client.DefaultHome()}
 }
 
-func showConfig(o cli.ServeOptions) (cli.ConfigView, error) {
+func showConfig(o command.ServeOptions) (command.ConfigView, error) {
 	c, err := daemon.Configure(configInput(o))
 	if err != nil {
-		return cli.ConfigView{}, err
+		return command.ConfigView{}, err
 	}
 	shown, err := c.Show()
 	if err != nil {
-		return cli.ConfigView{}, err
+		return command.ConfigView{}, err
 	}
-	v := cli.ConfigView{Warnings: c.Warnings}
+	v := command.ConfigView{Warnings: c.Warnings}
 	for _, s := range shown {
-		v.Settings = append(v.Settings, cli.ConfigSetting{Key: s.Key, Value: s.Value, Source: s.Source})
+		v.Settings = append(v.Settings, command.ConfigSetting{Key: s.Key, Value: s.Value, Source: s.Source})
 	}
 	return v, nil
 }

@@ -11,12 +11,13 @@ import (
 	"syscall"
 
 	"github.com/cloche-dev/cloche/internal/cli"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 func main() {
 	playRole()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := cli.Main(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, environment())
+	status := cli.Main(ctx, os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, environment())
 	stop()
 	os.Exit(status)
 }

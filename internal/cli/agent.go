@@ -11,10 +11,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func errorsCommand(a *app) *cobra.Command {
+func errorsCommand(a *command.CLI) *cobra.Command {
 	var o api.ErrorOptions
 	c := &cobra.Command{
 		Use:   "errors",
@@ -24,23 +25,23 @@ yours, or for the operator those of all tenants. The daemon remembers 50 of each
 tenant while it runs; "cloche audit tail" has every request. A command that
 fails isn't an error.`,
 		Example: "  cloche errors\n  cloche errors --tenant red --limit 5 --json",
-		GroupID: groupLook,
-		Args:    exactly(0, "none"),
+		GroupID: command.GroupLook,
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Limit < 1 {
 				return api.Invalid("limit", "--limit is %d", o.Limit).WithHint("1 or more")
 			}
-			if err := checkText("tenant", o.Tenant); err != nil {
+			if err := command.CheckText("tenant", o.Tenant); err != nil {
 				return err
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Errors(ctx, o)
 				if err != nil {
 					return err
 				}
-				if a.json {
+				if a.JSON {
 					list.Errors = append([]api.ErrorRecord{}, list.Errors...)
-					return a.printJSON(list)
+					return a.PrintJSON(list)
 				}
 				rows := make([][]string, 0, len(list.Errors))
 				for _, e := range list.Errors {
@@ -48,7 +49,7 @@ fails isn't an error.`,
 						e.Time.Local().Format(time.DateTime), e.Tenant, string(e.Stage), string(e.Code), orDash(e.QueryID), orDash(e.RequestID), e.Message,
 					})
 				}
-				return writeTable(a.stdio.Out, []string{"TIME", "TENANT", "STAGE", "CODE", "QUERY", "REQUEST", "MESSAGE"}, rows)
+				return command.WriteTable(a.Stdio.Out, []string{"TIME", "TENANT", "STAGE", "CODE", "QUERY", "REQUEST", "MESSAGE"}, rows)
 			})
 		},
 	}
@@ -57,7 +58,7 @@ fails isn't an error.`,
 	return c
 }
 
-func guidanceCommand(a *app) *cobra.Command {
+func guidanceCommand(a *command.CLI) *cobra.Command {
 	var o api.GuidanceOptions
 	c := &cobra.Command{
 		Use:   "guidance [flags] [SANDBOX]",
@@ -66,23 +67,23 @@ func guidanceCommand(a *app) *cobra.Command {
 the workspace, what the network reaches, the limits, and the skills. It
 describes SANDBOX, or a sandbox as it would be created for you.`,
 		Example:           "  cloche guidance box\n  cloche guidance --profile network_basic --all-skills",
-		GroupID:           groupLook,
+		GroupID:           command.GroupLook,
 		Args:              atMostOne,
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				o.Sandbox = args[0]
 			}
-			if err := checkText("profile", o.Profile); err != nil {
+			if err := command.CheckText("profile", o.Profile); err != nil {
 				return err
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				g, err := conn.Guidance(ctx, o)
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(g)
+				if a.JSON {
+					return a.PrintJSON(g)
 				}
 				return printLines(a, g.Text)
 			})
@@ -93,7 +94,7 @@ describes SANDBOX, or a sandbox as it would be created for you.`,
 	return c
 }
 
-func statusCommand(a *app) *cobra.Command {
+func statusCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show whether a sandbox is available",
@@ -107,16 +108,16 @@ connection_lost.
 
 Exit status: 0 a sandbox is available, 1 not.`,
 		Example: "  cloche status\n  cloche status --json",
-		GroupID: groupHost,
-		Args:    exactly(0, "none"),
+		GroupID: command.GroupHost,
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := interruptible(c.Context())
+			ctx, cancel := command.Interruptible(c.Context())
 			defer cancel()
-			conn, err := a.daemonOrNone()
+			conn, err := a.DaemonOrNone()
 			if err != nil {
 				return err
 			}
-			defer conn.close()
+			defer conn.Close()
 			st := conn.Standing(ctx)
 			if ctx.Err() != nil {
 				_, err := conn.Status(ctx)
@@ -126,16 +127,16 @@ Exit status: 0 a sandbox is available, 1 not.`,
 				return err
 			}
 			if !st.Available {
-				return statusError(1)
+				return command.StatusError(1)
 			}
 			return nil
 		},
 	}
 }
 
-func printStatus(a *app, st api.Status) error {
-	if a.json {
-		return a.printJSON(st)
+func printStatus(a *command.CLI, st api.Status) error {
+	if a.JSON {
+		return a.PrintJSON(st)
 	}
 	text := fmt.Sprintf("available: engine %s, profile %s\n", st.Engine.Name, st.Profile)
 	if !st.Available {
@@ -163,10 +164,10 @@ func problemLines(indent string, p api.Problem) string {
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
 
 // printLines writes text of a daemon's with its line breaks.
-func printLines(a *app, text string) error {
+func printLines(a *command.CLI, text string) error {
 	for line := range strings.Lines(text) {
-		if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(strings.TrimSuffix(line, "\n"))); err != nil {
-			return outputError(err)
+		if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(strings.TrimSuffix(line, "\n"))); err != nil {
+			return command.OutputError(err)
 		}
 	}
 	return nil

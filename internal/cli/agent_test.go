@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 func TestErrors(t *testing.T) {
@@ -118,7 +119,7 @@ func TestStatus(t *testing.T) {
 	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() }))
 	defer hangs.Close()
 	var out, errOut strings.Builder
-	status := Main(ctx, []string{"status", "--host", hangs.URL}, Streams{Out: &out, Err: &errOut}, Env{Getenv: func(string) (string, bool) { return "", false }})
+	status := Main(ctx, []string{"status", "--host", hangs.URL}, command.Streams{Out: &out, Err: &errOut}, command.Env{Getenv: func(string) (string, bool) { return "", false }})
 	if status == 0 || status == 1 || strings.Contains(out.String(), "available") {
 		t.Errorf("interrupted: %d, %q, %q", status, out.String(), errOut.String())
 	}
@@ -126,9 +127,9 @@ func TestStatus(t *testing.T) {
 
 // TestBoxFlags are those that LangBot starts its own runtime with.
 func TestBoxFlags(t *testing.T) {
-	var got BoxOptions
-	box := func(e *Env) {
-		e.Box = func(_ context.Context, o BoxOptions) error { got = o; return nil }
+	var got command.BoxOptions
+	box := func(e *command.Env) {
+		e.Box = func(_ context.Context, o command.BoxOptions) error { got = o; return nil }
 	}
 	in := strings.NewReader("")
 	for args, want := range map[string]struct {
@@ -142,7 +143,7 @@ func TestBoxFlags(t *testing.T) {
 		"box --host 0.0.0.0":             {"0.0.0.0", 5410, false},
 		"box --ws-control-port 0 --json": {"", 0, false},
 	} {
-		got = BoxOptions{}
+		got = command.BoxOptions{}
 		r := runCLI(t, homeEnv(t.TempDir()), in, box, strings.Fields(args)...)
 		if r != (result{}) || got.Address != want.address || got.Port != want.port || (got.In != nil) != want.stdio || (got.Out != nil) != want.stdio {
 			t.Errorf("%s: %+v, %+v", args, r, got)

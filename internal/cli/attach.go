@@ -4,10 +4,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func attachCommand(a *app) *cobra.Command {
-	var f joinFlags
+func attachCommand(a *command.CLI) *cobra.Command {
+	var f command.AttachFlags
 	var since int64
 	var keys string
 	c := &cobra.Command{
@@ -35,28 +36,28 @@ status is the process's; 0 after the detach keys, 128+n after signal n.`,
 		Example: `  cloche attach build repl
   cloche attach --read-only --since 0 build worker
   cloche attach --exclusive build mcp`,
-		GroupID:           groupProcess,
-		Args:              oneProcess(0, "SANDBOX PROCESS"),
-		ValidArgsFunction: a.completeProcess,
+		GroupID:           command.GroupProcess,
+		Args:              command.OneProcess(0, "SANDBOX PROCESS"),
+		ValidArgsFunction: a.CompleteProcess,
 		RunE: func(c *cobra.Command, args []string) error {
 			var err error
-			if f.keys, err = parseDetachKeys(keys); err != nil {
+			if f.Keys, err = command.ParseDetachKeys(keys); err != nil {
 				return err
 			}
-			if f.exclusive && f.readOnly {
+			if f.Exclusive && f.ReadOnly {
 				return api.Invalid("exclusive", "--exclusive and --read-only do not go together").WithHint("leave one of them out")
 			}
 			if c.Flags().Changed("since") {
-				f.since = &since
+				f.Since = &since
 			}
-			return attach(c.Context(), a, processArg(args), f)
+			return command.Attach(c.Context(), a, command.ProcessArg(args), f)
 		},
 	}
-	c.Flags().BoolVar(&f.exclusive, "exclusive", false, "keep other writers out")
-	c.Flags().BoolVar(&f.readOnly, "read-only", false, "read the output only")
-	c.Flags().BoolVar(&f.closeStdin, "close-stdin", false, "close the process's input when this input ends")
-	c.Flags().BoolVar(&f.raw, "raw", false, rawUsage)
+	c.Flags().BoolVar(&f.Exclusive, "exclusive", false, "keep other writers out")
+	c.Flags().BoolVar(&f.ReadOnly, "read-only", false, "read the output only")
+	c.Flags().BoolVar(&f.CloseStdin, "close-stdin", false, "close the process's input when this input ends")
+	c.Flags().BoolVar(&f.Raw, "raw", false, command.RawUsage)
 	c.Flags().Int64Var(&since, "since", 0, "start at this `POSITION` of the output (default now)")
-	c.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "keys that detach from a terminal; '' for no keys")
+	c.Flags().StringVar(&keys, "detach-keys", command.DefaultDetachKeys, "keys that detach from a terminal; '' for no keys")
 	return c
 }

@@ -16,10 +16,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func auditCommand(a *app) *cobra.Command {
+func auditCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit",
 		Short: "Read and verify the audit log",
@@ -30,8 +31,8 @@ removed or moved record is detected.
 It is for the operator; the rule "audit: {tenants: [NAME]}" lets a tenant read
 its own records.`,
 		Example: "  cloche audit tail -f\n  cloche audit verify\n  cloche audit export > audit.ndjson",
-		GroupID: groupLook,
-		Args:    unknownVerb,
+		GroupID: command.GroupLook,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(auditTailCommand(a), auditExportCommand(a), auditVerifyCommand(a), auditUsageCommand(a))
@@ -56,34 +57,34 @@ func (f *auditFilter) register(flags *pflag.FlagSet) {
 func (f *auditFilter) options(now time.Time) (api.AuditOptions, error) {
 	o := f.o
 	if f.since != "" {
-		at, err := parseSince(f.since, now)
+		at, err := command.ParseSince(f.since, now)
 		switch {
 		case err != nil:
 			return o, err
-		case at.number == nil:
-			o.Since = at.time
-		case *at.number < 0:
-			return o, api.Invalid("since", "--since %s is a negative number", clip(f.since)).WithHint("give the number of a record, a time or a duration")
+		case at.Number == nil:
+			o.Since = at.Time
+		case *at.Number < 0:
+			return o, api.Invalid("since", "--since %s is a negative number", command.Clip(f.since)).WithHint("give the number of a record, a time or a duration")
 		default:
-			o.After = *at.number
+			o.After = *at.Number
 		}
 	}
 	if f.until != "" {
-		at, err := parseSince(f.until, now)
-		if err != nil || at.number != nil {
-			return o, api.Invalid("until", "--until %q is neither a time nor a duration", clip(f.until)).WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
+		at, err := command.ParseSince(f.until, now)
+		if err != nil || at.Number != nil {
+			return o, api.Invalid("until", "--until %q is neither a time nor a duration", command.Clip(f.until)).WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
 		}
-		o.Until = at.time
+		o.Until = at.Time
 	}
 	switch o.Outcome {
 	case "", "granted", "ok", "refused", "failed":
 	default:
-		return o, api.Invalid("outcome", "--outcome %q does not exist", clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
+		return o, api.Invalid("outcome", "--outcome %q does not exist", command.Clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
 	}
 	return o, nil
 }
 
-func auditTailCommand(a *app) *cobra.Command {
+func auditTailCommand(a *command.CLI) *cobra.Command {
 	var f auditFilter
 	c := &cobra.Command{
 		Use:   "tail [flags]",
@@ -92,7 +93,7 @@ func auditTailCommand(a *app) *cobra.Command {
 tenant, verb, sandbox, and details. --follow continues with new records. With
 --json each line is as the log has it.`,
 		Example: "  cloche audit tail -n 100\n  cloche audit tail -f --outcome refused\n  cloche audit tail --since 1h --verb exec --json",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o, err := f.options(time.Now())
 			if err != nil {
@@ -104,7 +105,7 @@ tenant, verb, sandbox, and details. --follow continues with new records. With
 			if f.since != "" && !c.Flags().Changed("lines") {
 				o.Tail = 0
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return untilInterrupted(ctx, o.Follow, conn.Audit(ctx, o, func(r api.AuditRecord, line []byte) error { return auditRecord(a, r, line) }))
 			})
 		},
@@ -117,13 +118,13 @@ tenant, verb, sandbox, and details. --follow continues with new records. With
 
 // auditRecord prints one record: for a person, or the line as it is, in which
 // every character that is not printable is escaped.
-func auditRecord(a *app, r api.AuditRecord, line []byte) error {
+func auditRecord(a *command.CLI, r api.AuditRecord, line []byte) error {
 	text := string(line)
-	if !a.json {
+	if !a.JSON {
 		text = auditText(r)
 	}
-	if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(text)); err != nil {
-		return outputError(err)
+	if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(text)); err != nil {
+		return command.OutputError(err)
 	}
 	return nil
 }
@@ -154,7 +155,7 @@ func auditText(r api.AuditRecord) string {
 			parts = append(parts, fmt.Sprintf("records %d to %d", c.First, c.Last))
 		}
 		if c.Count > 0 {
-			parts = append(parts, counted(int(c.Count), "record")+" could not be written")
+			parts = append(parts, command.Counted(int(c.Count), "record")+" could not be written")
 		}
 		if c.Reason != "" {
 			parts = append(parts, c.Reason)
@@ -166,7 +167,7 @@ func auditText(r api.AuditRecord) string {
 	return strings.Join(parts, " ")
 }
 
-func auditExportCommand(a *app) *cobra.Command {
+func auditExportCommand(a *command.CLI) *cobra.Command {
 	var f auditFilter
 	var to string
 	c := &cobra.Command{
@@ -179,13 +180,13 @@ outcome omits records, which a verification reports as missing; --since doesn't.
 Keep the last number and hash, or the file, where this machine can't change it:
 it proves later that no record was cut off.`,
 		Example: "  cloche audit export > audit.ndjson\n  cloche audit export --since 1200 -o next.ndjson",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			o, err := f.options(time.Now())
 			if err != nil {
 				return err
 			}
-			out := a.stdio.Out
+			out := a.Stdio.Out
 			if to != "" && to != "-" {
 				file, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 				if err != nil {
@@ -193,17 +194,17 @@ it proves later that no record was cut off.`,
 				}
 				defer func() {
 					if cerr := file.Close(); err == nil && cerr != nil {
-						err = outputError(cerr)
+						err = command.OutputError(cerr)
 					}
 				}()
 				out = file
 			}
 			w := bufio.NewWriter(out)
-			err = a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			err = a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return conn.Audit(ctx, o, func(_ api.AuditRecord, line []byte) error { return writeLine(w, line) })
 			})
 			if ferr := w.Flush(); err == nil && ferr != nil {
-				err = outputError(ferr)
+				err = command.OutputError(ferr)
 			}
 			return err
 		},
@@ -216,13 +217,13 @@ it proves later that no record was cut off.`,
 func writeLine(w io.Writer, line []byte) error {
 	for _, p := range [][]byte{line, []byte("\n")} {
 		if _, err := w.Write(p); err != nil {
-			return outputError(err)
+			return command.OutputError(err)
 		}
 	}
 	return nil
 }
 
-func auditUsageCommand(a *app) *cobra.Command {
+func auditUsageCommand(a *command.CLI) *cobra.Command {
 	var f auditFilter
 	var label string
 	c := &cobra.Command{
@@ -231,16 +232,16 @@ func auditUsageCommand(a *app) *cobra.Command {
 		Long: `Sum the resource use of ended sandboxes by tenant, and with --label by the
 values of a label: CPU time, memory by time (the limit in force), and time.`,
 		Example: "  cloche audit usage --since 720h\n  cloche audit usage --label team --json",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o, err := f.options(time.Now())
 			if err != nil {
 				return err
 			}
 			if o.After > 0 {
-				return api.Invalid("since", "--since %s is the number of a record", clip(f.since)).WithHint("give a time or a duration")
+				return api.Invalid("since", "--since %s is the number of a record", command.Clip(f.since)).WithHint("give a time or a duration")
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				u, err := conn.AuditUsage(ctx, api.AuditUsageOptions{Since: o.Since, Until: o.Until, Tenant: o.Tenant, Label: label})
 				if err != nil {
 					return err
@@ -256,10 +257,10 @@ values of a label: CPU time, memory by time (the limit in force), and time.`,
 	return c
 }
 
-func usageTable(a *app, u api.AuditUsage, label string) error {
-	if a.json {
+func usageTable(a *command.CLI, u api.AuditUsage, label string) error {
+	if a.JSON {
 		u.Rows = append([]api.AuditUsageRow{}, u.Rows...)
-		return a.printJSON(u)
+		return a.PrintJSON(u)
 	}
 	head := []string{"TENANT", "SANDBOXES", "CPU-SECONDS", "GIB-SECONDS", "SECONDS", "IN", "OUT"}
 	if label != "" {
@@ -270,7 +271,7 @@ func usageTable(a *app, u api.AuditUsage, label string) error {
 	for _, r := range u.Rows {
 		row := []string{
 			r.Tenant, strconv.FormatInt(r.Sandboxes, 10), fmt.Sprintf("%.3f", r.CPUSeconds), fmt.Sprintf("%.1f", r.GiBSeconds),
-			fmt.Sprintf("%.1f", r.Seconds), formatSize(r.BytesIn), formatSize(r.BytesOut),
+			fmt.Sprintf("%.1f", r.Seconds), command.FormatSize(r.BytesIn), command.FormatSize(r.BytesOut),
 		}
 		if label != "" {
 			row = slices.Insert(row, 1, r.Label)
@@ -278,11 +279,11 @@ func usageTable(a *app, u api.AuditUsage, label string) error {
 		rows = append(rows, row)
 		partial += r.Partial
 	}
-	if err := writeTable(a.stdio.Out, head, rows); err != nil {
-		return outputError(err)
+	if err := command.WriteTable(a.Stdio.Out, head, rows); err != nil {
+		return command.OutputError(err)
 	}
 	if partial > 0 {
-		a.note("sandboxes of which a part could not be measured, and counts as 0: %d", partial)
+		a.Note("sandboxes of which a part could not be measured, and counts as 0: %d", partial)
 	}
 	return nil
 }

@@ -15,10 +15,11 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit/chain"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func auditVerifyCommand(a *app) *cobra.Command {
+func auditVerifyCommand(a *command.CLI) *cobra.Command {
 	var anchors []string
 	var o api.AuditVerifyOptions
 	c := &cobra.Command{
@@ -35,7 +36,7 @@ elsewhere, and pass them to --anchor later.`,
 		Example: "  cloche audit verify\n  cloche audit verify --anchor 1200:0d6a… /var/lib/cloche\n  cloche audit export | cloche audit verify -",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return exactly(1, "one home or file, or none")(c, args)
+				return command.Exactly(1, "one home or file, or none")(c, args)
 			}
 			return nil
 		},
@@ -51,7 +52,7 @@ elsewhere, and pass them to --anchor later.`,
 				return api.Invalid("accept", "--accept %d is no record", o.Accept).WithHint("give the number of a record")
 			}
 			if len(args) == 1 {
-				ctx, cancel := interruptible(c.Context())
+				ctx, cancel := command.Interruptible(c.Context())
 				defer cancel()
 				r, err := verifyHere(ctx, a, args[0], o)
 				if err != nil {
@@ -59,7 +60,7 @@ elsewhere, and pass them to --anchor later.`,
 				}
 				return auditReport(a, r)
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				r, err := conn.VerifyAudit(ctx, o)
 				if err != nil {
 					return err
@@ -77,16 +78,16 @@ func parseAnchor(text string) (api.AuditAnchor, error) {
 	n, hash, ok := strings.Cut(text, ":")
 	seq, err := strconv.ParseInt(n, 10, 64)
 	if hash = strings.ToLower(hash); !ok || err != nil || seq < 1 || len(hash) != len(chain.Zero) || strings.Trim(hash, "0123456789abcdef") != "" {
-		return api.AuditAnchor{}, api.Invalid("anchor", "--anchor %q is not valid", clip(text)).
+		return api.AuditAnchor{}, api.Invalid("anchor", "--anchor %q is not valid", command.Clip(text)).
 			WithHint(`write the number of a record and its whole hash, as "cloche audit verify" prints them`)
 	}
 	return api.AuditAnchor{Seq: seq, Hash: hash}, nil
 }
 
 // verifyHere reads files of this machine.
-func verifyHere(ctx context.Context, a *app, path string, o api.AuditVerifyOptions) (api.AuditReport, error) {
+func verifyHere(ctx context.Context, a *command.CLI, path string, o api.AuditVerifyOptions) (api.AuditReport, error) {
 	if path == "-" {
-		return chain.VerifyReader(ctx, "standard input", a.stdio.In, o)
+		return chain.VerifyReader(ctx, "standard input", a.Stdio.In, o)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -109,21 +110,21 @@ func verifyHere(ctx context.Context, a *app, path string, o api.AuditVerifyOptio
 // exitTampered is the status of a verification that found a problem.
 const exitTampered = 1
 
-func auditReport(a *app, r api.AuditReport) error {
-	if a.json {
-		if err := a.printJSON(r); err != nil {
+func auditReport(a *command.CLI, r api.AuditReport) error {
+	if a.JSON {
+		if err := a.PrintJSON(r); err != nil {
 			return err
 		}
 	} else if err := auditReportText(a, r); err != nil {
-		return outputError(err)
+		return command.OutputError(err)
 	}
 	if !r.OK {
-		return statusError(exitTampered)
+		return command.StatusError(exitTampered)
 	}
 	return nil
 }
 
-func auditReportText(a *app, r api.AuditReport) error {
+func auditReportText(a *command.CLI, r api.AuditReport) error {
 	var b strings.Builder
 	where := func(f api.AuditFinding) string {
 		switch {
@@ -153,6 +154,6 @@ func auditReportText(a *app, r api.AuditReport) error {
 	if r.OK && r.Last > 0 {
 		fmt.Fprintf(&b, "anchor: %d:%s\n", r.Last, terminal.Printable(r.Hash))
 	}
-	_, err := io.WriteString(a.stdio.Out, b.String())
+	_, err := io.WriteString(a.Stdio.Out, b.String())
 	return err
 }

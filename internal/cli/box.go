@@ -4,13 +4,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // usualBoxPort is the one that LangBot looks for.
 const usualBoxPort = 5410
 
-func boxCommand(a *app) *cobra.Command {
-	var o BoxOptions
+func boxCommand(a *command.CLI) *cobra.Command {
+	var o command.BoxOptions
 	var stdio bool
 	c := &cobra.Command{
 		Use:   "box",
@@ -28,22 +29,22 @@ Without the token it listens for this machine only, and serves only its own user
 and root. A client can only narrow the directories and engines that
 LANGBOT_BOX_CONFIG, BOX__LOCAL__* and BOX_BACKEND grant.`,
 		Example: "  cloche box\n  LANGBOT_BOX_CONTROL_TOKEN=$(cat token) cloche box --host 0.0.0.0\n  cloche box -s --ws-control-port 5411",
-		GroupID: groupHost,
-		Args:    exactly(0, "none"),
+		GroupID: command.GroupHost,
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if a.env.Box == nil {
+			if a.Env.Box == nil {
 				return api.Errorf(api.CodeUnsupported, "the daemon runs on Linux and macOS only").WithHint("start it there")
 			}
 			if o.Port < 0 || o.Port > 65535 {
 				return api.Invalid("ws-control-port", "%d is no port", o.Port).WithHint("0 to 65535; 0 takes one that is free")
 			}
-			ctx, cancel := interruptible(c.Context())
+			ctx, cancel := command.Interruptible(c.Context())
 			defer cancel()
-			o.Home, o.JSON = a.home, a.json
+			o.Home, o.JSON = a.Home, a.JSON
 			if stdio {
-				o.In, o.Out = a.stdio.In, a.stdio.Out
+				o.In, o.Out = a.Stdio.In, a.Stdio.Out
 			}
-			return a.env.Box(ctx, o)
+			return a.Env.Box(ctx, o)
 		},
 	}
 	flags := c.Flags()

@@ -12,25 +12,26 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // Main runs one command line, without the program's name, and returns the exit
 // status. It handles signals itself. The end of ctx ends every verb but "run",
 // "exec", "shell" and "attach", which know what to do with a signal and end with
 // their command.
-func Main(ctx context.Context, args []string, stdio Streams, env Env) int {
-	a := &app{stdio: stdio, env: env}
+func Main(ctx context.Context, args []string, stdio command.Streams, env command.Env) int {
+	a := &command.CLI{Stdio: stdio, Env: env}
 	root := rootCommand(a)
 	root.SetArgs(args)
 	root.SetIn(stdio.In)
 	root.SetOut(stdio.Out)
 	root.SetErr(stdio.Err)
 	err := root.ExecuteContext(ctx)
-	printError(stdio.Err, err, a.flags.errorsAsJSON())
-	return exitStatus(err)
+	command.PrintError(stdio.Err, err, a.Flags.ErrorsAsJSON())
+	return command.ExitStatus(err)
 }
 
-func rootCommand(a *app) *cobra.Command {
+func rootCommand(a *command.CLI) *cobra.Command {
 	var version bool
 	root := &cobra.Command{
 		Use:   "cloche",
@@ -61,11 +62,11 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		Args: unknownCommand,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if version {
-				return printVersion(a, versions{Version: a.env.Version, API: api.APIVersion})
+				return printVersion(a, versions{Version: a.Env.Version, API: api.APIVersion})
 			}
 			return c.Help()
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error { return a.flags.apply(a) },
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.Flags.Apply(a) },
 
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -80,12 +81,12 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		return e
 	})
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.host, "host", "", "the daemon, as unix:///PATH or tcp://HOST:PORT (default: the socket in the home)")
-	flags.StringVar(&a.home, "home", "", "the directory where Cloche keeps its state")
-	a.flags.register(flags)
+	flags.StringVar(&a.Host, "host", "", "the daemon, as unix:///PATH or tcp://HOST:PORT (default: the socket in the home)")
+	flags.StringVar(&a.Home, "home", "", "the directory where Cloche keeps its state")
+	a.Flags.Register(flags)
 	root.Flags().BoolVarP(&version, "version", "v", false, "print the version of this program")
-	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run code:"}, &cobra.Group{ID: groupProcess, Title: "Processes that outlive their clients:"},
-		&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupHost, Title: "This machine:"})
+	root.AddGroup(&cobra.Group{ID: command.GroupRun, Title: "Run code:"}, &cobra.Group{ID: command.GroupProcess, Title: "Processes that outlive their clients:"},
+		&cobra.Group{ID: command.GroupLook, Title: "Look:"}, &cobra.Group{ID: command.GroupHost, Title: "This machine:"})
 	root.AddCommand(
 		runCommand(a), createCommand(a), execCommand(a), shellCommand(a), cpCommand(a), toolCommand(a),
 		programCommand(a), snapshotCommand(a), recordingCommand(a), skillCommand(a), commitCommand(a), rollbackCommand(a),
@@ -96,14 +97,14 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		serveCommand(a), boxCommand(a), configCommand(a), keyCommand(a), secretCommand(a), policyCommand(a), infoCommand(a), statusCommand(a), doctorCommand(a), versionCommand(a),
 	)
 	root.AddCommand(dockerVerbs(a)...)
-	root.SetHelpCommandGroupID(groupHost)
-	root.SetCompletionCommandGroupID(groupHost)
+	root.SetHelpCommandGroupID(command.GroupHost)
+	root.SetCompletionCommandGroupID(command.GroupHost)
 	return root
 }
 
 // unknownCommand is unknownVerb for the root. It knows the commands of Docker too.
 func unknownCommand(c *cobra.Command, args []string) error {
-	err := unknownVerb(c, args)
+	err := command.UnknownVerb(c, args)
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok {
 		return err
@@ -111,7 +112,7 @@ func unknownCommand(c *cobra.Command, args []string) error {
 	if hint, ok := dockerWord(args[0]); ok {
 		e.Hint = hint
 	} else if args[0] == "container" && len(args) > 1 {
-		e.Hint = fmt.Sprintf("the verbs for sandboxes stand alone: `cloche %s`", clip(args[1]))
+		e.Hint = fmt.Sprintf("the verbs for sandboxes stand alone: `cloche %s`", command.Clip(args[1]))
 	}
 	return e
 }

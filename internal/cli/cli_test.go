@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 func homeEnv(home string) map[string]string { return map[string]string{client.EnvHome: home} }
@@ -77,11 +78,11 @@ func TestExitStatuses(t *testing.T) {
 
 func TestEveryCodeHasAStatus(t *testing.T) {
 	for _, code := range api.Codes() {
-		if s := exitStatus(api.Errorf(code, "x")); s < 125 || s > 127 && s != 130 {
+		if s := command.ExitStatus(api.Errorf(code, "x")); s < 125 || s > 127 && s != 130 {
 			t.Errorf("%s exits %d, which is a command's own status", code, s)
 		}
 	}
-	if s := exitStatus(errors.New("x")); s != exitFailed {
+	if s := command.ExitStatus(errors.New("x")); s != command.ExitFailed {
 		t.Errorf("an error without code exits %d", s)
 	}
 }
@@ -91,7 +92,7 @@ func TestRunWithoutDaemonRunsInProcess(t *testing.T) {
 	inner.program = func(p *fakeProgram) api.Result { p.write(api.FrameStdout, "42\n"); return exited(0) }
 	innerHome := inner.listen()
 	closed := 0
-	setup := func(e *Env) {
+	setup := func(e *command.Env) {
 		e.InProcess = func(_ context.Context, home string, _ bool) (*client.Client, func(context.Context) error, error) {
 			c, err := client.New(client.Options{Host: "unix://" + filepath.Join(innerHome, client.SocketName)})
 			return c, func(context.Context) error { closed++; return nil }, err
@@ -112,7 +113,7 @@ func TestRunWithoutDaemonRunsInProcess(t *testing.T) {
 	if closed != 3 {
 		t.Errorf("the core was closed %d times, want 3", closed)
 	}
-	never := func(e *Env) {
+	never := func(e *command.Env) {
 		e.InProcess = func(context.Context, string, bool) (*client.Client, func(context.Context) error, error) {
 			t.Error("a core was started in this process")
 			return nil, nil, errors.New("no")
@@ -145,7 +146,7 @@ func TestRunWithoutDaemonRunsInProcess(t *testing.T) {
 func TestADaemonThatRefusesIsNoReasonToRunHere(t *testing.T) {
 	f := newFake(t)
 	f.refuse["GET /run/stream"] = api.Errorf(api.CodeUnauthenticated, "who are you?")
-	got := runCLI(t, homeEnv(f.listen()), nil, func(e *Env) {
+	got := runCLI(t, homeEnv(f.listen()), nil, func(e *command.Env) {
 		e.InProcess = func(context.Context, string, bool) (*client.Client, func(context.Context) error, error) {
 			t.Error("a core was started in this process")
 			return nil, nil, errors.New("no")
@@ -322,9 +323,9 @@ func TestDoctor(t *testing.T) {
 }
 
 func TestServeGetsItsFlags(t *testing.T) {
-	var got ServeOptions
-	r := runCLI(t, nil, nil, func(e *Env) {
-		e.Serve = func(_ context.Context, o ServeOptions) error { got = o; return nil }
+	var got command.ServeOptions
+	r := runCLI(t, nil, nil, func(e *command.Env) {
+		e.Serve = func(_ context.Context, o command.ServeOptions) error { got = o; return nil }
 	}, "serve", "--home", "/h", "--listen", "unix:///a", "--listen", "tcp://127.0.0.1:1", "--config", "c.yaml", "--json")
 	if r.status != 0 || got.Home != "/h" || got.Config != "c.yaml" || !got.JSON || strings.Join(got.Listen, " ") != "unix:///a tcp://127.0.0.1:1" {
 		t.Errorf("%+v, %+v", r, got)

@@ -8,24 +8,25 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func configCommand(a *app) *cobra.Command {
+func configCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "config",
 		Short:   "Show the daemon's configuration",
 		Long:    "See what a daemon is configured with, and where each value comes from.",
 		Example: "  cloche config show",
-		GroupID: groupHost,
-		Args:    unknownVerb,
+		GroupID: command.GroupHost,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(configShowCommand(a))
 	return c
 }
 
-func configShowCommand(a *app) *cobra.Command {
-	var o ServeOptions
+func configShowCommand(a *command.CLI) *cobra.Command {
+	var o command.ServeOptions
 	c := &cobra.Command{
 		Use:   "show",
 		Short: "Print every setting with its value and source",
@@ -40,13 +41,13 @@ Lists have commas between their values, or are YAML.
 
 Exit status: 0 the configuration is valid, 125 it isn't, and the error says why.`,
 		Example: "  cloche config show\n  CLOCHE__POLICY__MAX_SANDBOXES=20 cloche config show --json",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(*cobra.Command, []string) error {
-			if a.env.Config == nil {
+			if a.Env.Config == nil {
 				return api.Errorf(api.CodeUnsupported, "the daemon runs on Linux and macOS only").WithHint("ask there")
 			}
-			o.Home = a.home
-			v, err := a.env.Config(o)
+			o.Home = a.Home
+			v, err := a.Env.Config(o)
 			if err != nil {
 				return err
 			}
@@ -57,12 +58,12 @@ Exit status: 0 the configuration is valid, 125 it isn't, and the error says why.
 	return c
 }
 
-func printConfig(a *app, v ConfigView) error {
-	if a.json {
-		return a.printJSON(v)
+func printConfig(a *command.CLI, v command.ConfigView) error {
+	if a.JSON {
+		return a.PrintJSON(v)
 	}
 	for _, w := range v.Warnings {
-		a.warn("%s", w)
+		a.Warn("%s", w)
 	}
 	var rows [][]string
 	for _, s := range v.Settings {
@@ -74,8 +75,8 @@ func printConfig(a *app, v ConfigView) error {
 		}
 		rows = append(rows, []string{s.Key, strings.TrimSpace(text), s.Source})
 	}
-	if err := writeTable(a.stdio.Out, []string{"KEY", "VALUE", "SOURCE"}, rows); err != nil {
-		return outputError(err)
+	if err := command.WriteTable(a.Stdio.Out, []string{"KEY", "VALUE", "SOURCE"}, rows); err != nil {
+		return command.OutputError(err)
 	}
 	return nil
 }

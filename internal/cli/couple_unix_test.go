@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // TestSignals sends this very process signals while a command runs.
@@ -80,7 +81,7 @@ func TestAnOutputThatNobodyReads(t *testing.T) {
 	}
 	home := f.listen()
 	var errOut bytes.Buffer
-	status := Main(t.Context(), []string{"run", "--home", home, "--", "yes"}, Streams{Out: brokenWriter{}, Err: &errOut}, Env{Getenv: func(string) (string, bool) { return "", false }})
+	status := Main(t.Context(), []string{"run", "--home", home, "--", "yes"}, command.Streams{Out: brokenWriter{}, Err: &errOut}, command.Env{Getenv: func(string) (string, bool) { return "", false }})
 	if status != 141 || errOut.Len() != 0 {
 		t.Errorf("status %d, %q; want 141 and silence", status, errOut.String())
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -26,7 +27,7 @@ const defaultMaxCopy = 16 << 30
 // maxLinks is how many symlinks in a row are followed.
 const maxLinks = 40
 
-func cpCommand(a *app) *cobra.Command {
+func cpCommand(a *command.CLI) *cobra.Command {
 	var maxSize string
 	var o tarFlags
 	c := &cobra.Command{
@@ -53,84 +54,84 @@ set-id bits are omitted and reported.`,
   cloche cp --copy-hard-links build:/workspace - > work.tar
   cloche cp --exclude .git --exclude node_modules ./app build:/workspace/app
   cloche cp --atomic --clear ./release/. build:/srv/app`,
-		GroupID: groupRun,
-		Args:    exactly(2, "SRC and DST"),
+		GroupID: command.GroupRun,
+		Args:    command.Exactly(2, "SRC and DST"),
 		RunE: func(c *cobra.Command, args []string) error {
-			limit, err := parseSize("--max-size", "max-size", maxSize)
+			limit, err := command.ParseSize("--max-size", "max-size", maxSize)
 			if err != nil {
 				return err
 			}
-			src, dst := parseLocation(args[0]), parseLocation(args[1])
-			if err := o.check(dst.sandbox != ""); err != nil {
+			src, dst := command.ParseLocation(args[0]), command.ParseLocation(args[1])
+			if err := o.check(dst.Sandbox != ""); err != nil {
 				return err
 			}
 			switch {
-			case src.sandbox != "" && dst.sandbox != "":
-				return api.Invalid("dst", "both paths are in a sandbox").WithHint("copy through a pipe: cloche cp %s - | cloche cp - %s", clip(args[0]), clip(args[1]))
-			case src.sandbox == "" && dst.sandbox == "":
-				return api.Invalid("dst", "neither %q nor %q is in a sandbox", clip(args[0]), clip(args[1])).WithHint("a path in a sandbox is written SANDBOX:PATH")
+			case src.Sandbox != "" && dst.Sandbox != "":
+				return api.Invalid("dst", "both paths are in a sandbox").WithHint("copy through a pipe: cloche cp %s - | cloche cp - %s", command.Clip(args[0]), command.Clip(args[1]))
+			case src.Sandbox == "" && dst.Sandbox == "":
+				return api.Invalid("dst", "neither %q nor %q is in a sandbox", command.Clip(args[0]), command.Clip(args[1])).WithHint("a path in a sandbox is written SANDBOX:PATH")
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				cp := copier{app: a, conn: conn, maxBytes: limit, tar: o}
 				return cp.copy(ctx, src, dst)
 			})
 		},
 	}
-	c.Flags().StringVar(&maxSize, "max-size", formatLimit(defaultMaxCopy), "refuse to copy more than this out of a sandbox")
+	c.Flags().StringVar(&maxSize, "max-size", command.FormatLimit(defaultMaxCopy), "refuse to copy more than this out of a sandbox")
 	o.register(c.Flags())
 	return c
 }
 
 // copier is one copy.
 type copier struct {
-	app      *app
-	conn     *connection
+	app      *command.CLI
+	conn     *command.Connection
 	maxBytes int64
 	tar      tarFlags
 }
 
-func (c *copier) copy(ctx context.Context, src, dst location) error {
+func (c *copier) copy(ctx context.Context, src, dst command.Location) error {
 	remote := src
-	if dst.sandbox != "" {
+	if dst.Sandbox != "" {
 		remote = dst
 	}
-	sb, err := c.conn.Get(ctx, remote.sandbox)
+	sb, err := c.conn.Get(ctx, remote.Sandbox)
 	if err != nil {
 		return err
 	}
-	remote.sandbox = sb.ID
-	inside := remote.path
+	remote.Sandbox = sb.ID
+	inside := remote.Path
 	if !path.IsAbs(inside) {
 		inside = sb.Cwd + "/" + inside
 	}
-	p := startProgress(c.app.stdio.Err, c.app.showProgress() && src.path != "-" && dst.path != "-", "copying")
+	p := command.StartProgress(c.app.Stdio.Err, c.app.ShowProgress() && src.Path != "-" && dst.Path != "-", "copying")
 	var report api.TarReport
-	if dst.sandbox != "" {
-		report, err = c.in(ctx, src.path, sb.ID, inside)
+	if dst.Sandbox != "" {
+		report, err = c.in(ctx, src.Path, sb.ID, inside)
 	} else {
-		report, err = c.out(ctx, sb.ID, inside, dst.path)
+		report, err = c.out(ctx, sb.ID, inside, dst.Path)
 	}
-	p.stop()
+	p.Stop()
 	if err != nil {
 		return err
 	}
-	if c.app.json && dst.path == "-" {
+	if c.app.JSON && dst.Path == "-" {
 		return nil // standard output is the archive
 	}
-	if c.app.json {
-		return c.app.printJSON(report)
+	if c.app.JSON {
+		return c.app.PrintJSON(report)
 	}
-	c.app.warnSkipped(report.Skipped)
+	c.app.WarnSkipped(report.Skipped)
 	return nil
 }
 
 // in copies from this machine into a sandbox.
 func (c *copier) in(ctx context.Context, src, ref, dst string) (api.TarReport, error) {
 	if src == "-" {
-		if c.app.stdio.In == nil {
+		if c.app.Stdio.In == nil {
 			return api.TarReport{}, api.Invalid("src", "there is no standard input to read a tar stream from")
 		}
-		return c.conn.TarIn(ctx, ref, path.Clean(dst), c.tar.in(true), c.app.stdio.In)
+		return c.conn.TarIn(ctx, ref, path.Clean(dst), c.tar.in(true), c.app.Stdio.In)
 	}
 	info, err := os.Stat(src)
 	if err != nil {
@@ -216,10 +217,10 @@ func (c *copier) out(ctx context.Context, ref, src, dst string) (api.TarReport, 
 		return api.TarReport{}, err
 	}
 	if dst == "-" {
-		if _, tty := terminalOf(c.app.stdio.Out); tty {
+		if _, tty := command.TerminalOf(c.app.Stdio.Out); tty {
 			return api.TarReport{}, api.Invalid("dst", "an archive is no text for a terminal").WithHint("send standard output to a file or a pipe")
 		}
-		return c.conn.TarOut(ctx, ref, src, c.tar.out(), c.app.stdio.Out)
+		return c.conn.TarOut(ctx, ref, src, c.tar.out(), c.app.Stdio.Out)
 	}
 	local, lerr := os.Stat(dst)
 	isDir := lerr == nil && local.IsDir()

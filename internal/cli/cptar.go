@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // tarFlags are the flags of a copy of many files.
@@ -33,7 +34,7 @@ func (f *tarFlags) check(in bool) error {
 		p = filepath.ToSlash(p)
 		clean := path.Clean(p)
 		if p == "" || clean == "." || path.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
-			return api.Invalid("exclude", "--exclude %q is not a path below the directory", clip(p)).
+			return api.Invalid("exclude", "--exclude %q is not a path below the directory", command.Clip(p)).
 				WithHint(`write it relative to what is copied, such as .git or build/cache; there are no patterns`)
 		}
 		f.exclude[i] = clean
@@ -44,7 +45,7 @@ func (f *tarFlags) check(in bool) error {
 	if in && f.copyLinks {
 		return api.Invalid("src", "--copy-hard-links is for copies out of a sandbox").WithHint("leave it out")
 	}
-	return checkText("owner", f.owner)
+	return command.CheckText("owner", f.owner)
 }
 
 func (f *tarFlags) out() api.TarOutOptions {

@@ -8,10 +8,11 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func createCommand(a *app) *cobra.Command {
+func createCommand(a *command.CLI) *cobra.Command {
 	var f specFlags
 	var count int
 	c := &cobra.Command{
@@ -29,18 +30,18 @@ failure's.`,
   cloche create --label team=research --memory 1GiB --json
   cloche create --idempotency-key rollout-17
   cloche create --count 16 --label run=42`,
-		GroupID: groupRun,
-		Args:    exactly(0, "none: the name goes with --name"),
+		GroupID: command.GroupRun,
+		Args:    command.Exactly(0, "none: the name goes with --name"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("count") {
 				if count < 1 || count > api.MaxBatchCreate {
 					return api.Invalid("count", "--count %d", count).WithHint("1 to %d", api.MaxBatchCreate)
 				}
-				return withSpec(a, c, &f, func(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
+				return withSpec(a, c, &f, func(ctx context.Context, conn *command.Connection, spec api.SandboxSpec) error {
 					return createMany(ctx, a, conn, spec, count)
 				})
 			}
-			return withSpec(a, c, &f, func(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
+			return withSpec(a, c, &f, func(ctx context.Context, conn *command.Connection, spec api.SandboxSpec) error {
 				return create(ctx, a, conn, spec)
 			})
 		},
@@ -51,7 +52,7 @@ failure's.`,
 	return c
 }
 
-func create(ctx context.Context, a *app, conn *connection, spec api.SandboxSpec) error {
+func create(ctx context.Context, a *command.CLI, conn *command.Connection, spec api.SandboxSpec) error {
 	v := watchCreate(a, "creating", false)
 	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.pulling), spec, v.step)
 	v.stop()
@@ -62,10 +63,10 @@ func create(ctx context.Context, a *app, conn *connection, spec api.SandboxSpec)
 }
 
 // createMany makes many in one call.
-func createMany(ctx context.Context, a *app, conn *connection, spec api.SandboxSpec, count int) error {
-	p := startProgress(a.stdio.Err, a.showProgress(), fmt.Sprintf("creating %d sandboxes", count))
+func createMany(ctx context.Context, a *command.CLI, conn *command.Connection, spec api.SandboxSpec, count int) error {
+	p := command.StartProgress(a.Stdio.Err, a.ShowProgress(), fmt.Sprintf("creating %d sandboxes", count))
 	res, err := conn.CreateMany(ctx, api.BatchCreate{Specs: []api.SandboxSpec{spec}, Count: count})
-	p.stop()
+	p.Stop()
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func createMany(ctx context.Context, a *app, conn *connection, spec api.SandboxS
 		}
 	}
 	for _, f := range res.Failed[min(1, len(res.Failed)):] {
-		printError(a.stdio.Err, f.Error, a.json)
+		command.PrintError(a.Stdio.Err, f.Error, a.JSON)
 	}
 	if len(res.Failed) > 0 {
 		return res.Failed[0].Error
@@ -84,22 +85,22 @@ func createMany(ctx context.Context, a *app, conn *connection, spec api.SandboxS
 }
 
 // withSpec does one thing with the sandbox that the flags describe.
-func withSpec(a *app, c *cobra.Command, f *specFlags, do func(context.Context, *connection, api.SandboxSpec) error) error {
-	spec, err := f.spec(c.Flags().Changed, a.paths(), a.env.Getenv)
+func withSpec(a *command.CLI, c *cobra.Command, f *specFlags, do func(context.Context, *command.Connection, api.SandboxSpec) error) error {
+	spec, err := f.spec(c.Flags().Changed, a.Paths(), a.Env.Getenv)
 	if err != nil {
 		return err
 	}
-	return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return do(ctx, conn, spec) })
+	return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error { return do(ctx, conn, spec) })
 }
 
 // announceSandbox says what was made.
-func announceSandbox(a *app, sb api.Sandbox) error {
-	if a.json {
-		return a.printJSON(sb)
+func announceSandbox(a *command.CLI, sb api.Sandbox) error {
+	if a.JSON {
+		return a.PrintJSON(sb)
 	}
-	a.warnGranted(sb.Adjusted, sb.Unenforced)
-	if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(sb.Name)); err != nil {
-		return outputError(err)
+	a.WarnGranted(sb.Adjusted, sb.Unenforced)
+	if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(sb.Name)); err != nil {
+		return command.OutputError(err)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -21,7 +22,7 @@ import (
 const maxEnvFile = 1 << 20
 
 // dockerVerbs are hidden verbs that have another name here.
-func dockerVerbs(a *app) []*cobra.Command {
+func dockerVerbs(a *command.CLI) []*cobra.Command {
 	hidden := func(use string, c *cobra.Command) *cobra.Command {
 		c.Use, c.Hidden, c.SuggestFor, c.GroupID = use, true, nil, ""
 		return c
@@ -121,15 +122,15 @@ func workdir(flags *pflag.FlagSet) {
 }
 
 // mounts reads -v. A source that is a name is a volume in Docker, and not a directory.
-func (f *dockerFlags) mounts(abs absolute) ([]api.Mount, error) {
+func (f *dockerFlags) mounts(abs command.Absolute) ([]api.Mount, error) {
 	var mounts []api.Mount
 	for _, text := range f.volumes {
 		src, rest, _ := strings.Cut(text, ":")
-		if api.ValidName(src) && !strings.HasPrefix(src, ".") && rest != "" && !windowsPath(text) {
-			return nil, api.Invalid("mounts", "-v %q names a volume", clip(text)).
-				WithHint("--workspace %s:/PATH keeps a directory under a name; a directory of this machine is written -v ./%s", clip(src), clip(text))
+		if api.ValidName(src) && !strings.HasPrefix(src, ".") && rest != "" && !command.WindowsPath(text) {
+			return nil, api.Invalid("mounts", "-v %q names a volume", command.Clip(text)).
+				WithHint("--workspace %s:/PATH keeps a directory under a name; a directory of this machine is written -v ./%s", command.Clip(src), command.Clip(text))
 		}
-		m, err := parseMount(text, abs)
+		m, err := command.ParseMount(text, abs)
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +156,7 @@ func (f *dockerFlags) net(given string) (string, error) {
 	case "bridge", "default":
 		return api.NetworkOn, nil
 	}
-	return "", api.Invalid("network", "--network %q: a sandbox has a network of its own, or none", clip(f.network)).
+	return "", api.Invalid("network", "--network %q: a sandbox has a network of its own, or none", command.Clip(f.network)).
 		WithHint("write --net none, --net on, or --allow HOST for what it may reach; services of this machine come in by --endpoint")
 }
 
@@ -174,7 +175,7 @@ func envOf(files, assignments []string, lookup func(string) (string, bool)) (map
 		}
 		all = append(all, lines...)
 	}
-	return parseEnv(append(all, assignments...), lookup)
+	return command.ParseEnv(append(all, assignments...), lookup)
 }
 
 // readEnvFile reads a file as Docker does: a line is NAME=VALUE with no quotes, or NAME
@@ -190,7 +191,7 @@ func readEnvFile(name string, lookup func(string) (string, bool)) ([]string, err
 		return nil, localdir.Error("read", name, err)
 	}
 	if len(data) > maxEnvFile {
-		return nil, api.Errorf(api.CodeTooLarge, "--env-file: %s is more than %s", terminal.Printable(name), formatSize(maxEnvFile)).
+		return nil, api.Errorf(api.CodeTooLarge, "--env-file: %s is more than %s", terminal.Printable(name), command.FormatSize(maxEnvFile)).
 			WithHint("bring a large value as a file, with --file")
 	}
 	var out []string
@@ -251,38 +252,38 @@ func officialImage(word string) bool {
 }
 
 // runDetached makes a sandbox, starts the command in it and leaves both running.
-func runDetached(ctx context.Context, a *app, req api.RunRequest, f attachFlags) (err error) {
+func runDetached(ctx context.Context, a *command.CLI, req api.RunRequest, f command.ExecFlags) (err error) {
 	conn, err := runtimeFor(ctx, a, "--detach")
 	if err != nil {
 		return err
 	}
-	defer conn.close()
-	v := watchCreate(a, "starting", f.quiet)
+	defer conn.Close()
+	v := watchCreate(a, "starting", f.Quiet)
 	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.pulling), req.Spec, v.step)
 	v.stop()
 	if err != nil {
 		return err
 	}
-	if f.tty {
+	if f.Tty {
 		giveTerminal(a, &req.Exec)
 	}
-	p, err := conn.StartProcess(ctx, sb.ID, api.ProcessSpec{ExecRequest: req.Exec, OpenStdin: f.interactive})
+	p, err := conn.StartProcess(ctx, sb.ID, api.ProcessSpec{ExecRequest: req.Exec, OpenStdin: f.Interactive})
 	if err != nil {
 		// Nothing runs in it. It goes also when the user has lost patience.
 		_, rerr := conn.Delete(context.WithoutCancel(ctx), sb.ID)
 		return errors.Join(err, rerr)
 	}
-	if a.json {
-		return a.printJSON(struct {
+	if a.JSON {
+		return a.PrintJSON(struct {
 			Sandbox api.Sandbox `json:"sandbox"`
 			Process api.Process `json:"process"`
 		}{sb.Sandbox, p})
 	}
-	if !f.quiet {
-		a.warnGranted(sb.Adjusted, sb.Unenforced)
+	if !f.Quiet {
+		a.WarnGranted(sb.Adjusted, sb.Unenforced)
 	}
-	if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(sb.Name)); err != nil {
-		return outputError(err)
+	if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(sb.Name)); err != nil {
+		return command.OutputError(err)
 	}
 	return nil
 }

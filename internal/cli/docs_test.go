@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -75,7 +76,7 @@ func pages(c *cobra.Command, into map[string][]byte) {
 }
 
 func testRoot() *cobra.Command {
-	root := rootCommand(&app{env: Env{Getenv: func(string) (string, bool) { return "", false }}})
+	root := rootCommand(&command.CLI{Env: command.Env{Getenv: func(string) (string, bool) { return "", false }}})
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpFlag()
 	return root

@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func doctorCommand(a *app) *cobra.Command {
+func doctorCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine, and say how to fix problems",
@@ -22,18 +23,18 @@ otherwise checks itself.
 
 Exit status: 0 a sandbox can be created now, 1 not.`,
 		Example: "  cloche doctor\n  cloche doctor --json",
-		GroupID: groupHost,
-		Args:    exactly(0, "none"),
+		GroupID: command.GroupHost,
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := interruptible(c.Context())
+			ctx, cancel := command.Interruptible(c.Context())
 			defer cancel()
-			p := startProgress(a.stdio.Err, a.showProgress(), "examining this machine")
-			defer p.stop()
-			conn, err := a.daemonOrInProcess(ctx, false)
+			p := command.StartProgress(a.Stdio.Err, a.ShowProgress(), "examining this machine")
+			defer p.Stop()
+			conn, err := a.DaemonOrInProcess(ctx, false)
 			if err != nil {
 				return err
 			}
-			defer conn.close()
+			defer conn.Close()
 			d, err := conn.Doctor(ctx)
 			if err != nil {
 				return err
@@ -42,23 +43,23 @@ Exit status: 0 a sandbox can be created now, 1 not.`,
 			if err != nil {
 				return err
 			}
-			p.stop()
+			p.Stop()
 			if err := printDoctor(a, d, st); err != nil {
 				return err
 			}
 			if !st.Available {
-				return statusError(1)
+				return command.StatusError(1)
 			}
 			return nil
 		},
 	}
 }
 
-func printDoctor(a *app, d api.Doctor, st api.Status) error {
-	if a.json {
-		return a.printJSON(d)
+func printDoctor(a *command.CLI, d api.Doctor, st api.Status) error {
+	if a.JSON {
+		return a.PrintJSON(d)
 	}
-	out := a.stdio.Out
+	out := a.Stdio.Out
 	fmt.Fprintf(out, "cloche %s\n", terminal.Printable(d.Version))
 	printFacts(a, "", d.Host)
 	for _, e := range d.Engines {
@@ -90,7 +91,7 @@ func printDoctor(a *app, d api.Doctor, st api.Status) error {
 }
 
 // printLimits prints what holds in one line, and what does not in a line for each reason.
-func printLimits(a *app, limits map[string]api.Enforcement) {
+func printLimits(a *command.CLI, limits map[string]api.Enforcement) {
 	var held []string
 	var missing []api.Unenforced
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
@@ -101,10 +102,10 @@ func printLimits(a *app, limits map[string]api.Enforcement) {
 		}
 	}
 	if len(held) > 0 {
-		fmt.Fprintf(a.stdio.Out, "  enforced: %s\n", terminal.Printable(strings.Join(held, ", ")))
+		fmt.Fprintf(a.Stdio.Out, "  enforced: %s\n", terminal.Printable(strings.Join(held, ", ")))
 	}
-	for fields, reason := range byReason(missing) {
-		fmt.Fprintf(a.stdio.Out, "  not enforced: %s: %s\n", terminal.Printable(fields), terminal.Printable(reason))
+	for fields, reason := range command.ByReason(missing) {
+		fmt.Fprintf(a.Stdio.Out, "  not enforced: %s: %s\n", terminal.Printable(fields), terminal.Printable(reason))
 	}
 }
 
@@ -119,8 +120,8 @@ func verdict(e api.EngineReport) string {
 	return fmt.Sprintf("%s: not usable: %s", e.Name, e.Problems[0].What)
 }
 
-func printFacts(a *app, indent string, facts map[string]string) {
+func printFacts(a *command.CLI, indent string, facts map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(facts)) {
-		fmt.Fprintf(a.stdio.Out, "%s%s: %s\n", indent, terminal.Printable(k), terminal.Printable(facts[k]))
+		fmt.Fprintf(a.Stdio.Out, "%s%s: %s\n", indent, terminal.Printable(k), terminal.Printable(facts[k]))
 	}
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func egressCommand(a *app) *cobra.Command {
+func egressCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "egress",
 		Short: "Manage a sandbox's network rules",
@@ -29,8 +30,8 @@ HOST:PORT: any protocol on that port; IP:PORT; or @BUNDLE. HOST is a name, "*."
 before a name, or "*". "HOST at RANGE" allows an address in a range that isn't
 public.`,
 		Example: "  cloche create --name box --allow pypi.org\n  cloche egress log -f box\n  cloche egress allow box files.pythonhosted.org --for 10m",
-		GroupID: groupLook,
-		Args:    unknownVerb,
+		GroupID: command.GroupLook,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
@@ -40,17 +41,17 @@ public.`,
 	return c
 }
 
-func egressRulesCommand(a *app) *cobra.Command {
+func egressRulesCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rules SANDBOX",
 		Short: "Show the rules in force",
 		Long: `Show the rules in force in a sandbox, the end of temporary ones, and the
 operator's denials. With --json also the used part of the limits.`,
 		Example:           "  cloche egress rules box",
-		Args:              exactly(1, "a sandbox"),
-		ValidArgsFunction: a.completeSandboxes,
+		Args:              command.Exactly(1, "a sandbox"),
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				r, err := conn.Egress(ctx, args[0])
 				if err != nil {
 					return err
@@ -62,12 +63,12 @@ operator's denials. With --json also the used part of the limits.`,
 }
 
 // egressRules prints rules: a table for people.
-func egressRules(a *app, r api.EgressRules) error {
-	if a.json {
-		return a.printJSON(r)
+func egressRules(a *command.CLI, r api.EgressRules) error {
+	if a.JSON {
+		return a.PrintJSON(r)
 	}
 	if r.Network != api.NetworkOn {
-		a.note("the sandbox has no network")
+		a.Note("the sandbox has no network")
 		return nil
 	}
 	var rows [][]string
@@ -91,13 +92,13 @@ func egressRules(a *app, r api.EgressRules) error {
 		rows = append(rows, []string{"operator", text, "-"})
 	}
 	if len(rows) == 0 {
-		a.note("nothing is let out")
+		a.Note("nothing is let out")
 		return nil
 	}
-	return writeTable(a.stdio.Out, []string{"WHAT", "RULE", "UNTIL"}, rows)
+	return command.WriteTable(a.Stdio.Out, []string{"WHAT", "RULE", "UNTIL"}, rows)
 }
 
-func egressLogCommand(a *app) *cobra.Command {
+func egressLogCommand(a *command.CLI) *cobra.Command {
 	var kinds []string
 	var o api.EgressLogOptions
 	c := &cobra.Command{
@@ -109,19 +110,19 @@ until the sandbox ends. The log is kept as long as the sandbox's record.
 
 Kinds are opened, closed, refused, request and changed.`,
 		Example:           "  cloche egress log box\n  cloche egress log -f --kind refused box\n  cloche egress log --json -n 100 box",
-		Args:              exactly(1, "a sandbox"),
-		ValidArgsFunction: a.completeSandboxes,
+		Args:              command.Exactly(1, "a sandbox"),
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.Tail < 0 {
 				return api.Invalid("lines", "--lines %d is less than none", o.Tail).WithHint("give a number such as 20, or 0 for all")
 			}
 			for _, k := range kinds {
 				if !slices.Contains(api.EgressKinds(), api.EgressKind(k)) {
-					return api.Invalid("kind", "--kind %q does not exist", clip(k)).WithHint("the kinds are opened, closed, refused, request and changed")
+					return api.Invalid("kind", "--kind %q does not exist", command.Clip(k)).WithHint("the kinds are opened, closed, refused, request and changed")
 				}
 				o.Kinds = append(o.Kinds, api.EgressKind(k))
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return untilInterrupted(ctx, o.Follow, conn.EgressLog(ctx, args[0], o, func(r api.EgressRecord) error { return egressRecord(a, r) }))
 			})
 		},
@@ -132,15 +133,15 @@ Kinds are opened, closed, refused, request and changed.`,
 	return c
 }
 
-func egressRecord(a *app, r api.EgressRecord) error {
-	if a.json {
-		return a.printJSON(r)
+func egressRecord(a *command.CLI, r api.EgressRecord) error {
+	if a.JSON {
+		return a.PrintJSON(r)
 	}
 	if r.Missed > 0 {
-		a.note("%d records before this one are no longer kept", r.Missed)
+		a.Note("%d records before this one are no longer kept", r.Missed)
 	}
-	if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(egressText(r))); err != nil {
-		return outputError(err)
+	if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(egressText(r))); err != nil {
+		return command.OutputError(err)
 	}
 	return nil
 }
@@ -156,7 +157,7 @@ func egressText(r api.EgressRecord) string {
 		}
 	}
 	if r.Method != "" {
-		parts = append(parts, clip(r.Method+" "+r.Path))
+		parts = append(parts, command.Clip(r.Method+" "+r.Path))
 	}
 	if r.Status != 0 {
 		add("status", strconv.Itoa(r.Status))
@@ -170,8 +171,8 @@ func egressText(r api.EgressRecord) string {
 	add("protocol", r.Protocol)
 	add("rule", r.Rule)
 	if r.Kind == api.EgressClosed {
-		add("out", formatSize(r.BytesOut))
-		add("in", formatSize(r.BytesIn))
+		add("out", command.FormatSize(r.BytesOut))
+		add("in", command.FormatSize(r.BytesIn))
 		add("time", (time.Duration(r.DurationMS) * time.Millisecond).String())
 	}
 	add("secrets", strings.Join(r.Secrets, ","))
@@ -195,7 +196,7 @@ func hostPort(name string, port int) string {
 	return net.JoinHostPort(name, strconv.Itoa(port))
 }
 
-func egressAllowCommand(a *app) *cobra.Command {
+func egressAllowCommand(a *command.CLI) *cobra.Command {
 	return egressChangeCommand(a, &cobra.Command{
 		Use:   "allow [flags] SANDBOX RULE...",
 		Short: "Add rules that allow connections",
@@ -206,7 +207,7 @@ callers what the policy lets them request.`,
 	}, func(rules []string) api.EgressChange { return api.EgressChange{Allow: rules} }, true)
 }
 
-func egressDenyCommand(a *app) *cobra.Command {
+func egressDenyCommand(a *command.CLI) *cobra.Command {
 	return egressChangeCommand(a, &cobra.Command{
 		Use:   "deny [flags] SANDBOX RULE...",
 		Short: "Add rules that deny connections",
@@ -216,7 +217,7 @@ connections are reset.`,
 	}, func(rules []string) api.EgressChange { return api.EgressChange{Deny: rules} }, true)
 }
 
-func egressRemoveCommand(a *app) *cobra.Command {
+func egressRemoveCommand(a *command.CLI) *cobra.Command {
 	return egressChangeCommand(a, &cobra.Command{
 		Use:   "remove SANDBOX RULE...",
 		Short: "Remove rules",
@@ -227,7 +228,7 @@ reset.`,
 	}, func(rules []string) api.EgressChange { return api.EgressChange{Remove: rules} }, false)
 }
 
-func egressSetCommand(a *app) *cobra.Command {
+func egressSetCommand(a *command.CLI) *cobra.Command {
 	var f egressFlags
 	var network string
 	c := &cobra.Command{
@@ -238,7 +239,7 @@ When it returns, the new rules are in force and no connection is open that they
 don't allow. With --net none the sandbox resolves no name and makes no
 connection, as if it had been created without a network.`,
 		Example: "  cloche egress set --net none box\n  cloche egress set --allow api.example.com box",
-		Args:    exactly(1, "a sandbox"),
+		Args:    command.Exactly(1, "a sandbox"),
 		RunE: func(c *cobra.Command, args []string) error {
 			p := api.EgressPolicy{Network: network}
 			var err error
@@ -248,7 +249,7 @@ connection, as if it had been created without a network.`,
 			if p.Network == "" && p.Egress == nil {
 				return api.Invalid("flags", "%s: nothing says what may leave", c.CommandPath()).WithHint("give --net none, --net on for the profile's, or --allow")
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				r, err := conn.ReplaceEgress(ctx, args[0], p)
 				if err != nil {
 					return err
@@ -257,22 +258,22 @@ connection, as if it had been created without a network.`,
 			})
 		},
 	}
-	c.ValidArgsFunction = a.completeSandboxes
+	c.ValidArgsFunction = a.CompleteSandboxes
 	c.Flags().StringVar(&network, "net", "", "the network, `none|on` (default on, with --allow)")
 	f.register(c.Flags())
 	return c
 }
 
 // egressChangeCommand makes a verb that changes rules.
-func egressChangeCommand(a *app, c *cobra.Command, change func(rules []string) api.EgressChange, timed bool) *cobra.Command {
+func egressChangeCommand(a *command.CLI, c *cobra.Command, change func(rules []string) api.EgressChange, timed bool) *cobra.Command {
 	var length string
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) < 2 {
-			return api.Invalid("arguments", "%s: %s, want a sandbox and a rule", c.CommandPath(), counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
+			return api.Invalid("arguments", "%s: %s, want a sandbox and a rule", c.CommandPath(), command.Counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
 		}
 		return nil
 	}
-	c.ValidArgsFunction = a.completeSandboxes
+	c.ValidArgsFunction = a.CompleteSandboxes
 	c.RunE = func(c *cobra.Command, args []string) error {
 		rules, err := splitRules("the list", args[1:])
 		if err != nil {
@@ -284,7 +285,7 @@ func egressChangeCommand(a *app, c *cobra.Command, change func(rules []string) a
 				return err
 			}
 		}
-		return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+		return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 			r, err := conn.ChangeEgress(ctx, args[0], ch)
 			if err != nil {
 				return err
@@ -300,14 +301,14 @@ func egressChangeCommand(a *app, c *cobra.Command, change func(rules []string) a
 
 // parseFor reads how long a rule is to hold.
 func parseFor(s string) (int64, error) {
-	ms, err := parseTimeout("--for", "for_ms", s)
+	ms, err := command.ParseTimeout("--for", "for_ms", s)
 	if err == nil && ms == 0 {
 		err = api.Invalid("for_ms", "--for is 0, which is no time at all").WithHint("give a duration such as 10m, or leave it out for good")
 	}
 	return ms, err
 }
 
-func approvalsCommand(a *app) *cobra.Command {
+func approvalsCommand(a *command.CLI) *cobra.Command {
 	var o api.ApprovalOptions
 	c := &cobra.Command{
 		Use:   "approvals [flags] [SANDBOX]",
@@ -317,27 +318,27 @@ request stays open for ten minutes; the connection itself is held for half a
 minute.`,
 		Example:           "  cloche egress approvals\n  cloche egress approvals --all box",
 		Args:              atMostOne,
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				o.Sandbox = args[0]
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Approvals(ctx, o)
 				if err != nil {
 					return err
 				}
-				if a.json {
+				if a.JSON {
 					list.Approvals = append([]api.Approval{}, list.Approvals...)
-					return a.printJSON(list)
+					return a.PrintJSON(list)
 				}
 				var rows [][]string
 				for _, p := range list.Approvals {
 					rows = append(rows, []string{
-						p.ID, cmp.Or(p.SandboxName, p.Sandbox), hostPort(p.Name, p.Port), p.Rule, string(p.State), formatAge(time.Since(p.AskedAt)) + " ago",
+						p.ID, cmp.Or(p.SandboxName, p.Sandbox), hostPort(p.Name, p.Port), p.Rule, string(p.State), command.FormatAge(time.Since(p.AskedAt)) + " ago",
 					})
 				}
-				return writeTable(a.stdio.Out, []string{"ID", "SANDBOX", "TO", "RULE", "STATE", "ASKED"}, rows)
+				return command.WriteTable(a.Stdio.Out, []string{"ID", "SANDBOX", "TO", "RULE", "STATE", "ASKED"}, rows)
 			})
 		},
 	}
@@ -345,7 +346,7 @@ minute.`,
 	return c
 }
 
-func approveCommand(a *app) *cobra.Command {
+func approveCommand(a *command.CLI) *cobra.Command {
 	var length string
 	c := &cobra.Command{
 		Use:   "approve [flags] ID...",
@@ -368,7 +369,7 @@ there, permanently or for a time.`,
 	return c
 }
 
-func rejectCommand(a *app) *cobra.Command {
+func rejectCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reject ID...",
 		Short: "Reject connections",
@@ -389,21 +390,21 @@ func approvalIDs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-func answerApproval(a *app, c *cobra.Command, ids []string, answer api.ApprovalAnswer) error {
-	return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+func answerApproval(a *command.CLI, c *cobra.Command, ids []string, answer api.ApprovalAnswer) error {
+	return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 		for _, id := range ids {
 			p, err := conn.AnswerApproval(ctx, id, answer)
 			if err != nil {
 				return err
 			}
-			if a.json {
-				if err := a.printJSON(p); err != nil {
+			if a.JSON {
+				if err := a.PrintJSON(p); err != nil {
 					return err
 				}
 				continue
 			}
-			if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(p.ID+" "+string(p.State)+": "+p.Rule+" in "+cmp.Or(p.SandboxName, p.Sandbox))); err != nil {
-				return outputError(err)
+			if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(p.ID+" "+string(p.State)+": "+p.Rule+" in "+cmp.Or(p.SandboxName, p.Sandbox))); err != nil {
+				return command.OutputError(err)
 			}
 		}
 		return nil

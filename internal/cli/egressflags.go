@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // egressFlags are the flags on what may leave, as they were typed.
@@ -55,7 +56,7 @@ func (f *egressFlags) egress() (*api.Egress, error) {
 func splitRules(flag string, texts []string) ([]string, error) {
 	var out []string
 	for _, text := range texts {
-		if err := checkText("egress", text); err != nil {
+		if err := command.CheckText("egress", text); err != nil {
 			return nil, err
 		}
 		first := len(out)
@@ -66,7 +67,7 @@ func splitRules(flag string, texts []string) ([]string, error) {
 				continue
 			}
 			if part == "" {
-				return nil, api.Invalid("egress", "%s %q holds an empty rule", flag, clip(text)).WithHint("write a name such as pypi.org, or leave %s out", flag)
+				return nil, api.Invalid("egress", "%s %q holds an empty rule", flag, command.Clip(text)).WithHint("write a name such as pypi.org, or leave %s out", flag)
 			}
 			out = append(out, part)
 		}
@@ -77,7 +78,7 @@ func splitRules(flag string, texts []string) ([]string, error) {
 // parseRequestRule reads [METHOD[,METHOD] ]HOST[PATH[,PATH]].
 func parseRequestRule(text string) (api.RequestRule, error) {
 	var r api.RequestRule
-	if err := checkText("egress", text); err != nil {
+	if err := command.CheckText("egress", text); err != nil {
 		return r, err
 	}
 	methods, rest, both := strings.Cut(strings.TrimSpace(text), " ")
@@ -86,7 +87,7 @@ func parseRequestRule(text string) (api.RequestRule, error) {
 	}
 	host, paths, below := strings.Cut(strings.TrimSpace(rest), "/")
 	if r.Host = host; host == "" {
-		return r, api.Invalid("egress", "--allow-request %q names no host", clip(text)).WithHint(`write it as "GET,HEAD api.example.com/v1/*"`)
+		return r, api.Invalid("egress", "--allow-request %q names no host", command.Clip(text)).WithHint(`write it as "GET,HEAD api.example.com/v1/*"`)
 	}
 	if below {
 		r.Paths = strings.Split("/"+paths, ",")
@@ -102,13 +103,13 @@ const maxToldRefusals = 5
 
 // tellRefusals says what was not let out while a command failed, and how it would be:
 // again is what goes before the rule.
-func tellRefusals(a *app, res *api.Result, again string) {
+func tellRefusals(a *command.CLI, res *api.Result, again string) {
 	if res.OK() {
 		return
 	}
 	for i, r := range res.Refusals {
 		if i == maxToldRefusals {
-			a.warn("%s more not let out", counted(len(res.Refusals)-i, "connection"))
+			a.Warn("%s more not let out", command.Counted(len(res.Refusals)-i, "connection"))
 			return
 		}
 		what := hostPort(r.Name, r.Port)
@@ -116,10 +117,10 @@ func tellRefusals(a *app, res *api.Result, again string) {
 			what = r.Method + " " + what + r.Path
 		}
 		if r.Allow == "" {
-			a.warn("not let out: %s: %s (rule %s)", clip(what), r.Reason, r.Rule)
+			a.Warn("not let out: %s: %s (rule %s)", command.Clip(what), r.Reason, r.Rule)
 			continue
 		}
-		a.warn("not let out: %s: %s (rule %s); to allow it: %s %s", clip(what), r.Reason, r.Rule, again, shellWord(r.Allow))
+		a.Warn("not let out: %s: %s (rule %s); to allow it: %s %s", command.Clip(what), r.Reason, r.Rule, again, shellWord(r.Allow))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -22,10 +23,10 @@ const endpointUsage = "a service of the daemon's host at an address inside, `NAM
 // parseEndpoint reads NAME=TARGET[@[ADDRESS:]PORT][,PRESET...].
 func parseEndpoint(text string) (api.Endpoint, error) {
 	bad := func(why string) (api.Endpoint, error) {
-		return api.Endpoint{}, api.Invalid("endpoints", "endpoint %q %s", clip(text), why).
+		return api.Endpoint{}, api.Invalid("endpoints", "endpoint %q %s", command.Clip(text), why).
 			WithHint("write NAME=TARGET[@LISTEN][,PRESET...], such as model=http://127.0.0.1:8080@127.0.0.1:13131,openai")
 	}
-	if err := checkText("endpoints", text); err != nil {
+	if err := command.CheckText("endpoints", text); err != nil {
 		return api.Endpoint{}, err
 	}
 	name, rest, ok := strings.Cut(text, "=")
@@ -113,7 +114,7 @@ func endpointOption(e *api.Endpoint, option string) string {
 		e.Audit = &api.EndpointAudit{Capture: value}
 		return ""
 	case said:
-		return "has an option " + strconv.Quote(clip(key)) + ", which is not one of user, record, match, pace, probe, once, audit and body-filter"
+		return "has an option " + strconv.Quote(command.Clip(key)) + ", which is not one of user, record, match, pace, probe, once, audit and body-filter"
 	}
 	e.Presets = append(e.Presets, option)
 	return ""
@@ -131,7 +132,7 @@ func parseEndpoints(texts []string) ([]api.Endpoint, error) {
 	return out, nil
 }
 
-func endpointCommand(a *app) *cobra.Command {
+func endpointCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "endpoint",
 		Short: "Manage services of the host inside a sandbox",
@@ -140,37 +141,37 @@ loopback: a model, tools, a database. A sandbox without a network reaches its
 endpoints and nothing else. The policy file lists the permitted targets in
 "endpoints".`,
 		Example: "  cloche endpoint add build model=http://127.0.0.1:8080@127.0.0.1:13131,openai\n  cloche endpoint ls build\n  cloche endpoint rm build model",
-		GroupID: groupProcess,
-		Args:    unknownVerb,
+		GroupID: command.GroupProcess,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(endpointListCommand(a), endpointAddCommand(a), endpointRemoveCommand(a), endpointServeCommand(a))
 	return c
 }
 
-func endpointListCommand(a *app) *cobra.Command {
+func endpointListCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:               "ls SANDBOX",
 		Short:             "List the endpoints of a sandbox",
 		Long:              "List the endpoints of a sandbox, with their states and traffic.",
 		Example:           "  cloche endpoint ls build\n  cloche endpoint ls --json build",
-		Args:              exactly(1, "SANDBOX"),
-		ValidArgsFunction: a.completeSandboxes,
+		Args:              command.Exactly(1, "SANDBOX"),
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Endpoints(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				if a.json {
+				if a.JSON {
 					list.Endpoints = append([]api.EndpointStatus{}, list.Endpoints...)
-					return a.printJSON(list)
+					return a.PrintJSON(list)
 				}
 				var rows [][]string
 				for _, e := range list.Endpoints {
 					rows = append(rows, endpointRow(e))
 				}
-				return writeTable(a.stdio.Out, []string{"NAME", "STATE", "INSIDE", "TARGET", "REQUESTS", "ACTIVE", "REASON"}, rows)
+				return command.WriteTable(a.Stdio.Out, []string{"NAME", "STATE", "INSIDE", "TARGET", "REQUESTS", "ACTIVE", "REASON"}, rows)
 			})
 		},
 	}
@@ -183,7 +184,7 @@ func endpointRow(e api.EndpointStatus) []string {
 	}
 }
 
-func endpointAddCommand(a *app) *cobra.Command {
+func endpointAddCommand(a *command.CLI) *cobra.Command {
 	var replace bool
 	var f endpointFlags
 	c := &cobra.Command{
@@ -214,8 +215,8 @@ PRESET is one of:
 - audit=headers, audit=body: put these into the audit log
 - probe: the endpoint is ready only after a connection to its target`,
 		Example:           "  cloche endpoint add build model=http://127.0.0.1:8080,openai\n  cloche endpoint add --replace build model=http://127.0.0.1:8081,openai\n  cloche endpoint add build db=tcp://127.0.0.1:5432@5432",
-		Args:              exactly(2, "SANDBOX and NAME=TARGET"),
-		ValidArgsFunction: a.completeSandboxes,
+		Args:              command.Exactly(2, "SANDBOX and NAME=TARGET"),
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			e, err := parseEndpoint(args[1])
 			if err != nil {
@@ -224,7 +225,7 @@ PRESET is one of:
 			if err := f.fill(&e); err != nil {
 				return err
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				set := conn.AddEndpoint
 				if replace {
 					set = conn.SetEndpoint
@@ -233,10 +234,10 @@ PRESET is one of:
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(st)
+				if a.JSON {
+					return a.PrintJSON(st)
 				}
-				_, err = fmt.Fprintln(a.stdio.Out, terminal.Printable(st.SandboxView.URL))
+				_, err = fmt.Fprintln(a.Stdio.Out, terminal.Printable(st.SandboxView.URL))
 				return err
 			})
 		},
@@ -266,17 +267,17 @@ func (f *endpointFlags) add(flags *pflag.FlagSet) {
 
 // fill puts what was asked for into an endpoint.
 func (f *endpointFlags) fill(e *api.Endpoint) (err error) {
-	if e.Env, err = parseLabels("--env", f.env); err != nil {
+	if e.Env, err = command.ParseLabels("--env", f.env); err != nil {
 		return err
 	}
 	h := &api.EndpointHTTP{Methods: f.methods, Paths: f.paths, BodyFilter: f.filter}
 	if e.HTTP != nil {
 		h.Once, h.BodyFilter = e.HTTP.Once, cmp.Or(f.filter, e.HTTP.BodyFilter)
 	}
-	if h.SetHeaders, err = parseLabels("--header", f.headers); err != nil {
+	if h.SetHeaders, err = command.ParseLabels("--header", f.headers); err != nil {
 		return err
 	}
-	if h.SecretHeaders, err = parseLabels("--secret-header", f.secrets); err != nil {
+	if h.SecretHeaders, err = command.ParseLabels("--secret-header", f.secrets); err != nil {
 		return err
 	}
 	if len(f.methods)+len(f.paths)+len(f.headers)+len(f.secrets)+len(f.filter) > 0 {
@@ -284,14 +285,14 @@ func (f *endpointFlags) fill(e *api.Endpoint) (err error) {
 	}
 	e.Limits.RequestsPerSecond = f.perSecond
 	if f.bytes != "" {
-		if e.Limits.BytesPerSecond, err = parseSize("--bytes-per-second", "limits.bytes_per_second", f.bytes); err != nil {
+		if e.Limits.BytesPerSecond, err = command.ParseSize("--bytes-per-second", "limits.bytes_per_second", f.bytes); err != nil {
 			return err
 		}
 	}
-	return checkText("endpoint", append(append([]string{}, f.methods...), f.paths...)...)
+	return command.CheckText("endpoint", append(append([]string{}, f.methods...), f.paths...)...)
 }
 
-func endpointRemoveCommand(a *app) *cobra.Command {
+func endpointRemoveCommand(a *command.CLI) *cobra.Command {
 	var grace string
 	c := &cobra.Command{
 		Use:   "rm [flags] SANDBOX NAME",
@@ -299,27 +300,27 @@ func endpointRemoveCommand(a *app) *cobra.Command {
 		Long: `Remove an endpoint. New requests are refused; requests in progress have a grace
 period, and then are cut off.`,
 		Example:           "  cloche endpoint rm build model\n  cloche endpoint rm --grace 0 build model",
-		Args:              exactly(2, "SANDBOX and NAME"),
-		ValidArgsFunction: a.completeSandboxes,
+		Args:              command.Exactly(2, "SANDBOX and NAME"),
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			var wait *time.Duration
 			if c.Flags().Changed("grace") {
-				ms, err := parseTimeout("--grace", "grace_ms", grace)
+				ms, err := command.ParseTimeout("--grace", "grace_ms", grace)
 				if err != nil {
 					return err
 				}
 				wait = new(time.Duration(ms) * time.Millisecond)
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				removed, err := conn.RemoveEndpoint(ctx, args[0], args[1], wait)
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(removed)
+				if a.JSON {
+					return a.PrintJSON(removed)
 				}
 				if removed.Cancelled > 0 {
-					a.note("%d under way were cut off", removed.Cancelled)
+					a.Note("%d under way were cut off", removed.Cancelled)
 				}
 				return nil
 			})
@@ -329,7 +330,7 @@ period, and then are cut off.`,
 	return c
 }
 
-func endpointServeCommand(a *app) *cobra.Command {
+func endpointServeCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve SANDBOX NAME ADDRESS",
 		Short: "Serve an endpoint from this machine",
@@ -338,17 +339,17 @@ need not be the daemon's. Each connection is forwarded to ADDRESS: HOST:PORT, or
 PORT of this machine. It ends when it is interrupted, with status 0, or when the
 endpoint ends.`,
 		Example:           "  cloche endpoint add build model=client,openai\n  cloche endpoint serve build model 127.0.0.1:8080",
-		Args:              exactly(3, "SANDBOX, NAME and ADDRESS"),
-		ValidArgsFunction: a.completeSandboxes,
+		Args:              command.Exactly(3, "SANDBOX, NAME and ADDRESS"),
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			address := args[2]
 			if _, err := strconv.ParseUint(address, 10, 16); err == nil {
 				address = "127.0.0.1:" + address
 			}
 			if _, _, err := net.SplitHostPort(address); err != nil {
-				return api.Invalid("arguments", "%q is not HOST:PORT", clip(args[2])).WithHint("write it such as 127.0.0.1:8080")
+				return api.Invalid("arguments", "%q is not HOST:PORT", command.Clip(args[2])).WithHint("write it such as 127.0.0.1:8080")
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return serveEndpoint(ctx, a, conn, args[0], args[1], address)
 			})
 		},
@@ -356,18 +357,18 @@ endpoint ends.`,
 }
 
 // serveEndpoint hands each connection on until ctx or the endpoint ends.
-func serveEndpoint(ctx context.Context, a *app, conn *connection, ref, name, address string) error {
+func serveEndpoint(ctx context.Context, a *command.CLI, conn *command.Connection, ref, name, address string) error {
 	ln, err := conn.ListenEndpoint(ctx, ref, name)
 	if err != nil {
 		return err
 	}
 	defer ln.Close()
-	if a.json {
-		if err := a.printJSON(map[string]string{"endpoint": name, "serves": address}); err != nil {
+	if a.JSON {
+		if err := a.PrintJSON(map[string]string{"endpoint": name, "serves": address}); err != nil {
 			return err
 		}
-	} else if _, err := fmt.Fprintf(a.stdio.Out, "%s -> %s\n", name, terminal.Printable(address)); err != nil {
-		return outputError(err)
+	} else if _, err := fmt.Fprintf(a.Stdio.Out, "%s -> %s\n", name, terminal.Printable(address)); err != nil {
+		return command.OutputError(err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
@@ -386,7 +387,7 @@ func serveEndpoint(ctx context.Context, a *app, conn *connection, ref, name, add
 			local, err := d.DialContext(ctx, "tcp", address)
 			if err != nil {
 				if ctx.Err() == nil {
-					a.warn("connect to %s: %s", address, err)
+					a.Warn("connect to %s: %s", address, err)
 				}
 				cut(remote)
 				return

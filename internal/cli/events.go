@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -25,7 +26,7 @@ func eventKinds() []string {
 	return names
 }
 
-func eventsCommand(a *app) *cobra.Command {
+func eventsCommand(a *command.CLI) *cobra.Command {
 	var kinds []string
 	var from, endpoint string
 	var follow bool
@@ -47,16 +48,16 @@ it.`,
 		Example: `  cloche events
   cloche events -f --since now --kind process build
   cloche events --since 1h --kind refused --json`,
-		GroupID:           groupLook,
+		GroupID:           command.GroupLook,
 		Args:              atMostOne,
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			o := api.EventOptions{Follow: follow}
 			if len(args) == 1 {
 				o.Sandbox = args[0]
 			}
 			if endpoint != "" && (o.Sandbox == "" || !api.ValidEndpointName(endpoint)) {
-				return api.Invalid("endpoint", "--endpoint %q is not the name of an endpoint of a sandbox that is named", clip(endpoint)).WithHint("cloche events --endpoint NAME SANDBOX")
+				return api.Invalid("endpoint", "--endpoint %q is not the name of an endpoint of a sandbox that is named", command.Clip(endpoint)).WithHint("cloche events --endpoint NAME SANDBOX")
 			}
 			o.Endpoint = endpoint
 			var err error
@@ -67,7 +68,7 @@ it.`,
 			if o.After, after, err = parseAfter(from, time.Now()); err != nil {
 				return err
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return untilInterrupted(ctx, follow, conn.Events(ctx, o, func(e api.Event) error { return event(a, e, after) }))
 			})
 		},
@@ -82,7 +83,7 @@ it.`,
 // atMostOne is the argument rule of a verb that may be told a sandbox.
 func atMostOne(c *cobra.Command, args []string) error {
 	if len(args) > 1 {
-		return api.Invalid("arguments", "%s: %s, want one sandbox or none", c.CommandPath(), counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
+		return api.Invalid("arguments", "%s: %s, want one sandbox or none", c.CommandPath(), command.Counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
 	}
 	return nil
 }
@@ -102,7 +103,7 @@ func parseKinds(names []string) ([]api.EventKind, error) {
 			}
 		}
 		if !found {
-			return nil, api.Invalid("kind", "--kind %q is not a kind of event", clip(n)).
+			return nil, api.Invalid("kind", "--kind %q is not a kind of event", command.Clip(n)).
 				WithHint("the kinds are sandbox, process, image, %s", strings.Join(known, ", "))
 		}
 	}
@@ -118,28 +119,28 @@ func parseAfter(s string, now time.Time) (cursor int64, after time.Time, err err
 	case "now":
 		return -1, after, nil
 	}
-	at, err := parseSince(s, now)
+	at, err := command.ParseSince(s, now)
 	if err != nil {
 		return 0, after, err
 	}
-	if at.number == nil {
-		return 0, at.time, nil
+	if at.Number == nil {
+		return 0, at.Time, nil
 	}
-	if *at.number < 0 {
-		return 0, after, api.Invalid("since", "--since %s is a negative cursor", clip(s)).WithHint(`give the cursor of an event, or "now"`)
+	if *at.Number < 0 {
+		return 0, after, api.Invalid("since", "--since %s is a negative cursor", command.Clip(s)).WithHint(`give the cursor of an event, or "now"`)
 	}
-	return *at.number, after, nil
+	return *at.Number, after, nil
 }
 
-func event(a *app, e api.Event, after time.Time) error {
+func event(a *command.CLI, e api.Event, after time.Time) error {
 	if e.Time.Before(after) {
 		return nil
 	}
-	if a.json {
-		return a.printJSON(e)
+	if a.JSON {
+		return a.PrintJSON(e)
 	}
 	if e.Missed > 0 {
-		a.note("%d events before this one are no longer kept", e.Missed)
+		a.Note("%d events before this one are no longer kept", e.Missed)
 	}
 	name := e.Name
 	if name == "" {
@@ -149,8 +150,8 @@ func event(a *app, e api.Event, after time.Time) error {
 		name = cmp.Or(e.Image, "-")
 	}
 	line := fmt.Sprintf("%s %s %s %s", e.Time.Local().Format("2006-01-02T15:04:05.000Z07:00"), e.Kind, name, eventDetail(e))
-	if _, err := fmt.Fprintln(a.stdio.Out, strings.TrimRight(terminal.Printable(line), " ")); err != nil {
-		return outputError(err)
+	if _, err := fmt.Fprintln(a.Stdio.Out, strings.TrimRight(terminal.Printable(line), " ")); err != nil {
+		return command.OutputError(err)
 	}
 	return nil
 }
@@ -170,7 +171,7 @@ func eventDetail(e api.Event) string {
 			parts = append(parts, "restarts="+strconv.Itoa(p.Restarts))
 		}
 		if e.Kind == api.EventProcessStarted {
-			parts = append(parts, clip(strings.Join(p.Argv, " ")))
+			parts = append(parts, command.Clip(strings.Join(p.Argv, " ")))
 		}
 		if e.Reason == "" && p.Reason != "" {
 			parts = append(parts, p.Reason)
@@ -179,7 +180,7 @@ func eventDetail(e api.Event) string {
 	if p := e.Pull; p != nil {
 		parts = append(parts, string(p.Phase))
 		if p.TotalBytes > 0 {
-			parts = append(parts, formatSize(p.Bytes)+" of "+formatSize(p.TotalBytes))
+			parts = append(parts, command.FormatSize(p.Bytes)+" of "+command.FormatSize(p.TotalBytes))
 		}
 	}
 	if e.Verb != "" {

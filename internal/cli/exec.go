@@ -7,16 +7,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func execCommand(a *app) *cobra.Command {
-	var at attachFlags
+func execCommand(a *command.CLI) *cobra.Command {
+	var at command.ExecFlags
 	var env, envFiles, waits []string
 	var detach bool
 	var cwd, user, timeout, phase string
 	var chars charsFlag
 	var cancel bool
-	var who namingFlags
+	var who command.NamingFlags
 	c := &cobra.Command{
 		Use:   "exec [flags] SANDBOX -- COMMAND [ARG...]",
 		Short: "Run a command in a running sandbox",
@@ -35,38 +36,38 @@ then passed on only with -i.`,
   cloche exec --env CI=1 --timeout 5m build -- ./run.sh
   cloche exec --cancel-with-caller build -- ./long-test.sh
   cloche exec --identity launcher_type=group --identity launcher_id=42 - -- ls`,
-		GroupID:           groupRun,
+		GroupID:           command.GroupRun,
 		Args:              execArgs,
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			req := api.ExecRequest{Argv: commandOf(args), Cwd: cwd, User: user, Phase: phase, CancelWithCaller: cancel}
 			var err error
-			if req.Env, err = envOf(envFiles, env, a.env.Getenv); err != nil {
+			if req.Env, err = envOf(envFiles, env, a.Env.Getenv); err != nil {
 				return err
 			}
-			if req.Naming, err = who.naming(); err != nil {
+			if req.Naming, err = who.Naming(); err != nil {
 				return err
 			}
 			if c.Flags().Changed("timeout") {
-				ms, err := parseTimeout("--timeout", "timeout_ms", timeout)
+				ms, err := command.ParseTimeout("--timeout", "timeout_ms", timeout)
 				if err != nil {
 					return err
 				}
 				req.TimeoutMS = &ms
 			}
-			if err := checkText("wait_endpoints", waits...); err != nil {
+			if err := command.CheckText("wait_endpoints", waits...); err != nil {
 				return err
 			}
 			req.WaitEndpoints = waits
-			if req.MaxOutputChars, err = chars.value(c, a.json); err != nil {
+			if req.MaxOutputChars, err = chars.value(c, a.JSON); err != nil {
 				return err
 			}
 			if detach {
-				if at.tty {
+				if at.Tty {
 					giveTerminal(a, &req)
 				}
-				spec := api.ProcessSpec{ExecRequest: req, OpenStdin: at.interactive}
-				return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+				spec := api.ProcessSpec{ExecRequest: req, OpenStdin: at.Interactive}
+				return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 					return start(ctx, a, conn, args[0], spec, false)
 				})
 			}
@@ -84,8 +85,8 @@ then passed on only with -i.`,
 	c.Flags().StringVar(&phase, "phase", "", phaseUsage)
 	c.Flags().BoolVar(&cancel, "cancel-with-caller", false, "kill the command when this program or its connection ends")
 	chars.register(c.Flags())
-	who.register(c.Flags())
-	at.register(c.Flags())
+	who.Register(c.Flags())
+	at.Register(c.Flags())
 	workdir(c.Flags())
 	return c
 }
@@ -96,14 +97,14 @@ const phaseUsage = "the phase of a program, such as `setup`, which selects the v
 // execArgs checks SANDBOX [--] COMMAND…: flags stand before the sandbox, since
 // everything behind it is the command's.
 func execArgs(c *cobra.Command, args []string) error {
-	if err := names(c, args); err != nil {
+	if err := command.Names(c, args); err != nil {
 		return err
 	}
 	if len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-") {
-		return api.Invalid("flags", "%s: %s stands behind the sandbox", c.CommandPath(), clip(args[1])).
-			WithHint("flags go before %s, and the command after --", clip(args[0]))
+		return api.Invalid("flags", "%s: %s stands behind the sandbox", c.CommandPath(), command.Clip(args[1])).
+			WithHint("flags go before %s, and the command after --", command.Clip(args[0]))
 	}
-	return checkArgv(commandOf(args))
+	return command.CheckArgv(commandOf(args))
 }
 
 func commandOf(args []string) []string {
@@ -113,18 +114,18 @@ func commandOf(args []string) []string {
 	return args[1:]
 }
 
-func runExec(ctx context.Context, a *app, ref string, req api.ExecRequest, f attachFlags) error {
-	ctx, t, err := a.prepare(ctx, f, &req)
+func runExec(ctx context.Context, a *command.CLI, ref string, req api.ExecRequest, f command.ExecFlags) error {
+	ctx, t, err := a.Prepare(ctx, f, &req)
 	if err != nil {
 		return err
 	}
-	defer t.release()
-	conn, err := a.daemon()
+	defer t.Release()
+	conn, err := a.Daemon()
 	if err != nil {
 		return err
 	}
-	defer conn.close()
-	if a.json {
+	defer conn.Close()
+	if a.JSON {
 		if req.Stdin == nil {
 			if req.Stdin, err = collectStdin(a, f); err != nil {
 				return err
@@ -134,17 +135,17 @@ func runExec(ctx context.Context, a *app, ref string, req api.ExecRequest, f att
 		if err != nil {
 			return err
 		}
-		if err := a.printJSON(res); err != nil {
+		if err := a.PrintJSON(res); err != nil {
 			return err
 		}
-		return finish(res)
+		return command.Finish(res)
 	}
 	stream, err := conn.ExecStream(ctx, ref, req)
 	if err != nil {
 		return err
 	}
 	defer stream.Close()
-	t.starting()
-	t.stream, t.stdin, t.again = stream, a.wantStdin(f), "cloche egress allow "+shellWord(ref)
-	return runResult(a, t, f.quiet)
+	t.Starting()
+	t.Stream, t.Stdin, t.Again = stream, a.WantStdin(f), "cloche egress allow "+shellWord(ref)
+	return runResult(a, t, f.Quiet)
 }

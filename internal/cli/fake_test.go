@@ -20,6 +20,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // fakeDaemon answers as a daemon would, from a script.
@@ -358,14 +359,14 @@ type result struct {
 }
 
 // runCLI runs one command line with a home that is given by an environment.
-func runCLI(t *testing.T, env map[string]string, stdin io.Reader, setup func(*Env), args ...string) result {
+func runCLI(t *testing.T, env map[string]string, stdin io.Reader, setup func(*command.Env), args ...string) result {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	e := Env{Version: "v0", Getenv: func(k string) (string, bool) { v, ok := env[k]; return v, ok }}
+	e := command.Env{Version: "v0", Getenv: func(k string) (string, bool) { v, ok := env[k]; return v, ok }}
 	if setup != nil {
 		setup(&e)
 	}
-	status := Main(t.Context(), args, Streams{In: stdin, Out: &out, Err: &errOut}, e)
+	status := Main(t.Context(), args, command.Streams{In: stdin, Out: &out, Err: &errOut}, e)
 	return result{status, out.String(), errOut.String()}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 func TestLogFlags(t *testing.T) {
@@ -215,7 +216,7 @@ func TestPortForward(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
-		ended <- Main(ctx, []string{"port-forward", "--home", home, "box", "0:8000", "0:1"}, Streams{Out: out, Err: io.Discard}, Env{Getenv: func(string) (string, bool) { return "", false }})
+		ended <- Main(ctx, []string{"port-forward", "--home", home, "box", "0:8000", "0:1"}, command.Streams{Out: out, Err: io.Discard}, command.Env{Getenv: func(string) (string, bool) { return "", false }})
 	}()
 	good, to, _ := strings.Cut(strings.TrimSpace(<-out.line), " -> ")
 	if to != "8000" || !strings.HasPrefix(good, "127.0.0.1:") {

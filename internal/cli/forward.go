@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -26,7 +27,7 @@ type forward struct {
 	listener net.Listener
 }
 
-func portForwardCommand(a *app) *cobra.Command {
+func portForwardCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "port-forward SANDBOX [LOCAL:]REMOTE...",
 		Short: "Forward local ports into a sandbox",
@@ -35,9 +36,9 @@ connection to a port of 127.0.0.1 in the sandbox. The sandbox needs no network.
 LOCAL 0 is any free port; without LOCAL it is the same as REMOTE. The local
 addresses are printed. It runs until it is interrupted, with status 0.`,
 		Example:           "  cloche port-forward build 8080:8000\n  cloche port-forward build 0:5432 9229",
-		GroupID:           groupProcess,
+		GroupID:           command.GroupProcess,
 		Args:              forwardArgs,
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			var pairs [][2]int
 			for _, text := range args[1:] {
@@ -47,7 +48,7 @@ addresses are printed. It runs until it is interrupted, with status 0.`,
 				}
 				pairs = append(pairs, [2]int{local, remote})
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return forwardPorts(ctx, a, conn, args[0], pairs)
 			})
 		},
@@ -71,13 +72,13 @@ func parsePorts(s string) (local, remote int, err error) {
 	local, lerr := strconv.Atoi(l)
 	remote, rerr := strconv.Atoi(r)
 	if lerr != nil || rerr != nil || local < 0 || local > 65535 || remote < 1 || remote > 65535 {
-		return 0, 0, api.Invalid("ports", "%q is not LOCAL:REMOTE", clip(s)).
+		return 0, 0, api.Invalid("ports", "%q is not LOCAL:REMOTE", command.Clip(s)).
 			WithHint("write the port here and the port inside, such as 8080:8000; 0:8000 takes any free port here")
 	}
 	return local, remote, nil
 }
 
-func forwardPorts(ctx context.Context, a *app, conn *connection, ref string, pairs [][2]int) error {
+func forwardPorts(ctx context.Context, a *command.CLI, conn *command.Connection, ref string, pairs [][2]int) error {
 	sb, err := conn.Get(ctx, ref)
 	if err != nil {
 		return err
@@ -128,19 +129,19 @@ func listen(ctx context.Context, local, remote int) (*forward, error) {
 	return &forward{Local: ln.Addr().String(), Remote: remote, listener: ln}, nil
 }
 
-func announce(a *app, f *forward) error {
-	if a.json {
-		return a.printJSON(f)
+func announce(a *command.CLI, f *forward) error {
+	if a.JSON {
+		return a.PrintJSON(f)
 	}
-	if _, err := fmt.Fprintf(a.stdio.Out, "%s -> %d\n", f.Local, f.Remote); err != nil {
-		return outputError(err)
+	if _, err := fmt.Fprintf(a.Stdio.Out, "%s -> %d\n", f.Local, f.Remote); err != nil {
+		return command.OutputError(err)
 	}
 	return nil
 }
 
 // serveForward accepts connections until ctx ends. It returns when all have
 // ended.
-func serveForward(ctx context.Context, a *app, conn *connection, sandbox string, f *forward) error {
+func serveForward(ctx context.Context, a *command.CLI, conn *command.Connection, sandbox string, f *forward) error {
 	stop := context.AfterFunc(ctx, func() { _ = f.listener.Close() })
 	defer stop()
 	var carried sync.WaitGroup
@@ -161,7 +162,7 @@ func serveForward(ctx context.Context, a *app, conn *connection, sandbox string,
 			remote, err := conn.DialPort(ctx, sandbox, f.Remote)
 			if err != nil {
 				if ctx.Err() == nil {
-					a.warn("port %d: %s", f.Remote, asError(err).Message)
+					a.Warn("port %d: %s", f.Remote, command.AsError(err).Message)
 				}
 				return
 			}

@@ -10,9 +10,10 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func holdCommand(a *app) *cobra.Command {
+func holdCommand(a *command.CLI) *cobra.Command {
 	var f specFlags
 	c := &cobra.Command{
 		Use:   "hold [flags]",
@@ -25,14 +26,14 @@ sandbox by keeping the pipe open. Other commands can use the sandbox meanwhile.
 The exit status is 0 after a regular end, and 125 if the sandbox was lost
 before.`,
 		Example: "  cloche hold --name scratch --memory 512m",
-		GroupID: groupRun,
-		Args:    exactly(0, "none: the name goes with --name"),
+		GroupID: command.GroupRun,
+		Args:    command.Exactly(0, "none: the name goes with --name"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("transient") && !f.transient {
 				return api.Invalid("transient", "--transient=false, and a sandbox that is held is always transient").WithHint(`use "cloche create" for one that stays`)
 			}
 			f.transient = true
-			return withSpec(a, c, &f, func(ctx context.Context, conn *connection, spec api.SandboxSpec) error {
+			return withSpec(a, c, &f, func(ctx context.Context, conn *command.Connection, spec api.SandboxSpec) error {
 				return hold(ctx, a, conn, spec)
 			})
 		},
@@ -41,7 +42,7 @@ before.`,
 	return c
 }
 
-func hold(ctx context.Context, a *app, conn *connection, spec api.SandboxSpec) error {
+func hold(ctx context.Context, a *command.CLI, conn *command.Connection, spec api.SandboxSpec) error {
 	v := watchCreate(a, "creating", false)
 	held, err := conn.Hold(client.WithPullProgress(ctx, v.pulling), spec, v.step)
 	v.stop()
@@ -54,7 +55,7 @@ func hold(ctx context.Context, a *app, conn *connection, spec api.SandboxSpec) e
 	}
 	select {
 	case <-ctx.Done():
-	case <-endOf(a.stdio.In):
+	case <-endOf(a.Stdio.In):
 	case <-held.Done():
 		if ctx.Err() == nil {
 			return held.Err()

@@ -11,10 +11,11 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func imageCommand(a *app) *cobra.Command {
+func imageCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "image",
 		Short: "Manage images",
@@ -22,8 +23,8 @@ func imageCommand(a *app) *cobra.Command {
 and images from registries, archives, directories and programs of this machine.
 Without a daemon, these commands use the home directly.`,
 		Example: "  cloche image ls\n  cloche image pull python:3.11-slim",
-		GroupID: groupLook,
-		Args:    unknownVerb,
+		GroupID: command.GroupLook,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
@@ -35,22 +36,22 @@ Without a daemon, these commands use the home directly.`,
 
 // withImages calls do with the daemon or, if none is running, with the core in this process: images
 // belong to the home directory.
-func withImages(a *app, c *cobra.Command, do func(context.Context, *connection) error) (err error) {
-	ctx, cancel := interruptible(c.Context())
+func withImages(a *command.CLI, c *cobra.Command, do func(context.Context, *command.Connection) error) (err error) {
+	ctx, cancel := command.Interruptible(c.Context())
 	defer cancel()
-	conn, err := a.daemonOrInProcess(ctx, false)
+	conn, err := a.DaemonOrInProcess(ctx, false)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if cerr := conn.close(); err == nil {
+		if cerr := conn.Close(); err == nil {
 			err = cerr
 		}
 	}()
 	return do(ctx, conn)
 }
 
-func imageListCommand(a *app) *cobra.Command {
+func imageListCommand(a *command.CLI) *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use:        "ls [flags]",
@@ -59,20 +60,20 @@ func imageListCommand(a *app) *cobra.Command {
 		Short:      "List images",
 		Long:       "List the local images that a create can use.",
 		Example:    "  cloche image ls\n  cloche image ls --json",
-		Args:       exactly(0, "none"),
+		Args:       command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Images(ctx)
 				if err != nil {
 					return err
 				}
-				if a.json {
+				if a.JSON {
 					list.Images = append([]api.Image{}, list.Images...)
-					return a.printJSON(list)
+					return a.PrintJSON(list)
 				}
 				if quiet {
 					for _, im := range list.Images {
-						if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(im.Name)); err != nil {
+						if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(im.Name)); err != nil {
 							return err
 						}
 					}
@@ -80,9 +81,9 @@ func imageListCommand(a *app) *cobra.Command {
 				}
 				var rows [][]string
 				for _, im := range list.Images {
-					rows = append(rows, []string{im.Name, shortDigest(im.Digest), formatSize(im.SizeBytes), im.Source, usedAgo(im)})
+					rows = append(rows, []string{im.Name, shortDigest(im.Digest), command.FormatSize(im.SizeBytes), im.Source, usedAgo(im)})
 				}
-				return writeTable(a.stdio.Out, []string{"NAME", "DIGEST", "SIZE", "SOURCE", "USED"}, rows)
+				return command.WriteTable(a.Stdio.Out, []string{"NAME", "DIGEST", "SIZE", "SOURCE", "USED"}, rows)
 			})
 		},
 	}
@@ -98,7 +99,7 @@ func shownDigest(s string) bool {
 
 // imageRef is what a user means by the name of an image that is here: also the
 // beginning of one digest, as the list shows it, where no image has it as a name.
-func imageRef(ctx context.Context, conn *connection, ref string) (string, error) {
+func imageRef(ctx context.Context, conn *command.Connection, ref string) (string, error) {
 	if !shownDigest(ref) || api.ValidDigest(ref) {
 		return ref, nil
 	}
@@ -121,7 +122,7 @@ func imageRef(ctx context.Context, conn *connection, ref string) (string, error)
 	case 1:
 		return found[0], nil
 	}
-	return "", api.Invalid("image", "the digests of %d images begin with %q", len(found), clip(ref)).WithHint("write more of it, or a name")
+	return "", api.Invalid("image", "the digests of %d images begin with %q", len(found), command.Clip(ref)).WithHint("write more of it, or a name")
 }
 
 // usedAgo returns when an image was last used, for display.
@@ -129,10 +130,10 @@ func usedAgo(im api.Image) string {
 	if im.UsedAt == nil {
 		return "-"
 	}
-	return formatAge(time.Since(*im.UsedAt))
+	return command.FormatAge(time.Since(*im.UsedAt))
 }
 
-func imagePullCommand(a *app) *cobra.Command {
+func imagePullCommand(a *command.CLI) *cobra.Command {
 	var req api.PullRequest
 	var quiet bool
 	c := &cobra.Command{
@@ -142,10 +143,10 @@ func imagePullCommand(a *app) *cobra.Command {
 printed on standard error. Logins come from the Docker configuration of the
 daemon's user. An interrupted pull is continued by the next one.`,
 		Example: "  cloche image pull python:3.11-slim\n  cloche image pull --platform linux/arm64 registry.example/team/tool@sha256:…",
-		Args:    exactly(1, "one image"),
+		Args:    command.Exactly(1, "one image"),
 		RunE: func(c *cobra.Command, args []string) error {
 			req.Image = args[0]
-			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
 				return makeImage(ctx, a, quiet, "asking the registry", func(ctx context.Context) (api.Image, error) { return conn.Pull(ctx, req) })
 			})
 		},
@@ -157,26 +158,26 @@ daemon's user. An interrupted pull is continued by the next one.`,
 
 // makeImage does what brings an image here, tells how far it is and prints its
 // name and digest.
-func makeImage(ctx context.Context, a *app, quiet bool, what string, do func(context.Context) (api.Image, error)) error {
+func makeImage(ctx context.Context, a *command.CLI, quiet bool, what string, do func(context.Context) (api.Image, error)) error {
 	v := watchCreate(a, what, quiet)
 	img, err := do(client.WithPullProgress(ctx, v.pulling))
 	v.stop()
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(img)
+	if a.JSON {
+		return a.PrintJSON(img)
 	}
 	if !quiet {
 		for _, note := range img.Notes {
-			a.warn("%s: %s", img.Name, note)
+			a.Warn("%s: %s", img.Name, note)
 		}
 	}
-	_, err = fmt.Fprintf(a.stdio.Out, "%s %s\n", terminal.Printable(img.Name), terminal.Printable(img.Digest))
+	_, err = fmt.Fprintf(a.Stdio.Out, "%s %s\n", terminal.Printable(img.Name), terminal.Printable(img.Digest))
 	return err
 }
 
-func imageInspectCommand(a *app) *cobra.Command {
+func imageInspectCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:        "inspect IMAGE...",
 		SuggestFor: []string{"show"},
@@ -186,7 +187,7 @@ omitted.`,
 		Example: "  cloche image inspect python:3.11-slim",
 		Args:    atLeast(1, "images"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
 				for _, arg := range args {
 					ref, err := imageRef(ctx, conn, arg)
 					if err != nil {
@@ -196,10 +197,10 @@ omitted.`,
 					if err != nil {
 						return err
 					}
-					if a.json {
-						err = a.printJSON(img)
+					if a.JSON {
+						err = a.PrintJSON(img)
 					} else {
-						err = a.encodeJSON(img, "  ")
+						err = a.EncodeJSON(img, "  ")
 					}
 					if err != nil {
 						return err
@@ -211,7 +212,7 @@ omitted.`,
 	}
 }
 
-func imageRemoveCommand(a *app) *cobra.Command {
+func imageRemoveCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:        "rm IMAGE...",
 		Aliases:    []string{"remove", "delete"},
@@ -223,7 +224,7 @@ snapshot uses is kept, also for a stopped sandbox.`,
 		Example: "  cloche image rm python:3.11-slim",
 		Args:    atLeast(1, "images"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
 				for _, ref := range args {
 					is, err := imageRef(ctx, conn, ref)
 					if err != nil {
@@ -232,8 +233,8 @@ snapshot uses is kept, also for a stopped sandbox.`,
 					if err := conn.RemoveImage(ctx, is); err != nil {
 						return err
 					}
-					if a.json {
-						if err := a.printJSON(removed{ref}); err != nil {
+					if a.JSON {
+						if err := a.PrintJSON(removed{ref}); err != nil {
 							return err
 						}
 					}
@@ -244,7 +245,7 @@ snapshot uses is kept, also for a stopped sandbox.`,
 	}
 }
 
-func imagePruneCommand(a *app) *cobra.Command {
+func imagePruneCommand(a *command.CLI) *cobra.Command {
 	var most string
 	var dryRun, all bool
 	c := &cobra.Command{
@@ -254,7 +255,7 @@ func imagePruneCommand(a *app) *cobra.Command {
 Layers that are kept for later pulls are removed first, then unused images, the
 least recently used first.`,
 		Example: "  cloche image prune --max 10GiB\n  cloche image prune --max 0 --dry-run",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			req := api.ImagePruneRequest{DryRun: dryRun}
 			if all && most != "" {
@@ -266,13 +267,13 @@ least recently used first.`,
 				n := int64(0)
 				if most != "0" {
 					var err error
-					if n, err = parseSize("--max", "max_bytes", most); err != nil {
+					if n, err = command.ParseSize("--max", "max_bytes", most); err != nil {
 						return err
 					}
 				}
 				req.MaxBytes = &n
 			}
-			return withImages(a, c, func(ctx context.Context, conn *connection) error { return prune(ctx, a, conn, req) })
+			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error { return prune(ctx, a, conn, req) })
 		},
 	}
 	c.Flags().StringVar(&most, "max", "", "the maximum disk use of images, a `SIZE` such as 10GiB; 0 keeps only images in use")
@@ -281,23 +282,23 @@ least recently used first.`,
 	return c
 }
 
-func prune(ctx context.Context, a *app, conn *connection, req api.ImagePruneRequest) error {
+func prune(ctx context.Context, a *command.CLI, conn *command.Connection, req api.ImagePruneRequest) error {
 	out, err := conn.PruneImages(ctx, req)
 	if err != nil {
 		return err
 	}
-	if a.json {
+	if a.JSON {
 		out.Removed = append([]api.Image{}, out.Removed...)
-		return a.printJSON(out)
+		return a.PrintJSON(out)
 	}
 	for _, im := range out.Removed {
-		fmt.Fprintf(a.stdio.Out, "%s %s\n", terminal.Printable(im.Name), terminal.Printable(im.Digest))
+		fmt.Fprintf(a.Stdio.Out, "%s %s\n", terminal.Printable(im.Name), terminal.Printable(im.Digest))
 	}
 	verb := "freed"
 	if req.DryRun {
 		verb = "would free"
 	}
-	_, err = fmt.Fprintf(a.stdio.Out, "%s %s; images occupy %s\n", verb, formatSize(out.FreedBytes), formatSize(out.UsedBytes))
+	_, err = fmt.Fprintf(a.Stdio.Out, "%s %s; images occupy %s\n", verb, command.FormatSize(out.FreedBytes), command.FormatSize(out.UsedBytes))
 	return err
 }
 
@@ -305,7 +306,7 @@ func prune(ctx context.Context, a *app, conn *connection, req api.ImagePruneRequ
 func atLeast(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < n {
-			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
+			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), command.Counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
 		}
 		return nil
 	}

@@ -9,9 +9,10 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func imageImportCommand(a *app) *cobra.Command {
+func imageImportCommand(a *command.CLI) *cobra.Command {
 	var o api.ImportOptions
 	var format string
 	var quiet bool
@@ -25,10 +26,10 @@ data is streamed to the daemon, also to a remote one.`,
 		Example: `  docker save my/tool | cloche image import -
   cloche image import --name base:1 ./rootfs
   cloche image import --name tool --format oci-archive tool.tar.gz`,
-		Args: exactly(1, "one file or directory, or -"),
+		Args: command.Exactly(1, "one file or directory, or -"),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Format = api.ImageFormat(format)
-			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
 				return makeImage(ctx, a, quiet, "importing", func(ctx context.Context) (api.Image, error) {
 					return importFrom(ctx, a, conn, args[0], o)
 				})
@@ -44,9 +45,9 @@ data is streamed to the daemon, also to a remote one.`,
 }
 
 // importFrom streams a file, a directory or standard input.
-func importFrom(ctx context.Context, a *app, conn *connection, from string, o api.ImportOptions) (api.Image, error) {
+func importFrom(ctx context.Context, a *command.CLI, conn *command.Connection, from string, o api.ImportOptions) (api.Image, error) {
 	if from == "-" {
-		return conn.ImportImage(ctx, a.stdio.In, o)
+		return conn.ImportImage(ctx, a.Stdio.In, o)
 	}
 	info, err := os.Stat(from)
 	if err != nil {
@@ -75,13 +76,13 @@ func importFrom(ctx context.Context, a *app, conn *connection, from string, o ap
 		return api.Image{}, e // why it broke off
 	}
 	if err == nil {
-		a.warnSkipped(report.Skipped)
+		a.WarnSkipped(report.Skipped)
 	}
 	return img, err
 }
 
-func imageBuildCommand(a *app) *cobra.Command {
-	var command, env []string
+func imageBuildCommand(a *command.CLI) *cobra.Command {
+	var argv, env []string
 	var user, dir string
 	var quiet bool
 	c := &cobra.Command{
@@ -95,15 +96,15 @@ other means too, such as plugins.`,
 		Args: atLeast(2, "a name and paths"),
 		RunE: func(c *cobra.Command, args []string) error {
 			req := api.ImageBuildRequest{Name: args[0], Paths: args[1:]}
-			if len(command)+len(env) > 0 || user != "" || dir != "" {
-				req.Config = &api.ImageConfig{Cmd: command, Env: env, User: user, WorkingDir: dir}
+			if len(argv)+len(env) > 0 || user != "" || dir != "" {
+				req.Config = &api.ImageConfig{Cmd: argv, Env: env, User: user, WorkingDir: dir}
 			}
-			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
 				return makeImage(ctx, a, quiet, "building", func(ctx context.Context) (api.Image, error) { return conn.BuildImage(ctx, req) })
 			})
 		},
 	}
-	c.Flags().StringArrayVar(&command, "cmd", nil, "an `ARGUMENT` of the default command (repeatable)")
+	c.Flags().StringArrayVar(&argv, "cmd", nil, "an `ARGUMENT` of the default command (repeatable)")
 	c.Flags().StringArrayVar(&env, "env", nil, "`NAME=VALUE` for every process (repeatable)")
 	c.Flags().StringVar(&user, "user", "", "the user of its processes, `NAME|UID[:GID]`")
 	c.Flags().StringVar(&dir, "workdir", "", "the working directory, a `PATH`")

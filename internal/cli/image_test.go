@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 const someDigest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -131,7 +132,7 @@ func TestWordsOfOtherPrograms(t *testing.T) {
 		{"", "python3", missing, false}, {"", "a b:c", missing, false}, {"", "python:3.11", api.Invalid("x", "y"), false}, {"", "python:3.11", nil, false},
 	} {
 		err := imageMeant(tc.err, api.RunRequest{Spec: api.SandboxSpec{Image: tc.image}, Exec: api.ExecRequest{Argv: []string{tc.program}}})
-		if told := err != nil && strings.Contains(asError(err).Hint, "--image "+tc.program); told != tc.told || (err == nil) != (tc.err == nil) {
+		if told := err != nil && strings.Contains(command.AsError(err).Hint, "--image "+tc.program); told != tc.told || (err == nil) != (tc.err == nil) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 	}

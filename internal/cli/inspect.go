@@ -6,9 +6,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func inspectCommand(a *app) *cobra.Command {
+func inspectCommand(a *command.CLI) *cobra.Command {
 	var processes bool
 	c := &cobra.Command{
 		Use:   "inspect SANDBOX[/PROCESS]...",
@@ -18,11 +19,11 @@ what this machine can't enforce, when its lease ends. SANDBOX/PROCESS is the
 record of one process. --processes shows the processes that were started in it,
 and how they ended. With --json each document is one line.`,
 		Example:           "  cloche inspect build\n  cloche inspect build/worker\n  cloche inspect --processes build",
-		GroupID:           groupLook,
-		Args:              names,
-		ValidArgsFunction: a.completeSandboxes,
+		GroupID:           command.GroupLook,
+		Args:              command.Names,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				for _, ref := range args {
 					if err := inspect(ctx, a, conn, ref, processes); err != nil {
 						return err
@@ -36,11 +37,11 @@ and how they ended. With --json each document is one line.`,
 	return c
 }
 
-func inspect(ctx context.Context, a *app, conn *connection, ref string, processes bool) error {
+func inspect(ctx context.Context, a *command.CLI, conn *command.Connection, ref string, processes bool) error {
 	var v any
-	switch r := processArg([]string{ref}); {
-	case r.process != "":
-		p, err := conn.find(ctx, r)
+	switch r := command.ProcessArg([]string{ref}); {
+	case r.Process != "":
+		p, err := conn.Find(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -58,8 +59,8 @@ func inspect(ctx context.Context, a *app, conn *connection, ref string, processe
 		}
 		v = sb.Sandbox
 	}
-	if a.json {
-		return a.printJSON(v)
+	if a.JSON {
+		return a.PrintJSON(v)
 	}
-	return a.encodeJSON(v, "  ")
+	return a.EncodeJSON(v, "  ")
 }

@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func keyCommand(a *app) *cobra.Command {
+func keyCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "key",
 		Short: "Manage API keys for callers over TCP",
@@ -20,15 +21,15 @@ func keyCommand(a *app) *cobra.Command {
 nothing else, and can do what the key permits. Only the operator creates, lists
 and revokes keys.`,
 		Example: "  cloche key create --tenant acme > acme.key\n  CLOCHE_TOKEN=$(cat acme.key) cloche --host tcp://127.0.0.1:7070 ls",
-		GroupID: groupHost,
-		Args:    unknownVerb,
+		GroupID: command.GroupHost,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(keyCreateCommand(a), keyListCommand(a), keyRevokeCommand(a))
 	return c
 }
 
-func keyCreateCommand(a *app) *cobra.Command {
+func keyCreateCommand(a *command.CLI) *cobra.Command {
 	var spec api.KeySpec
 	var expires string
 	c := &cobra.Command{
@@ -40,23 +41,23 @@ CLOCHE_TOKEN. Without --verb it permits everything that a tenant can do; without
 revoked. Verbs are those of "cloche events" and the audit log, such as create,
 exec or read_file; "observe" is all read-only ones.`,
 		Example: "  cloche key create --tenant acme --name ci --expires 720h > ci.key\n  cloche key create --tenant acme --verb observe\n  cloche key create --tenant acme --verb run --profile offline_readonly",
-		Args:    exactly(0, "none: the tenant goes with --tenant"),
+		Args:    command.Exactly(0, "none: the tenant goes with --tenant"),
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			if spec.Tenant == "" {
 				return api.Invalid("tenant", "it was not said whose key it is to be").WithHint("name a tenant with --tenant; a new one needs nothing else")
 			}
-			if err := checkText("key", append(append([]string{spec.Tenant, spec.Name}, spec.Verbs...), spec.Profiles...)...); err != nil {
+			if err := command.CheckText("key", append(append([]string{spec.Tenant, spec.Name}, spec.Verbs...), spec.Profiles...)...); err != nil {
 				return err
 			}
 			if c.Flags().Changed("expires") {
-				if spec.ExpiresInMS, err = parseTimeout("--expires", "expires_in_ms", expires); err != nil {
+				if spec.ExpiresInMS, err = command.ParseTimeout("--expires", "expires_in_ms", expires); err != nil {
 					return err
 				}
 				if spec.ExpiresInMS == 0 {
 					return api.Invalid("expires_in_ms", "--expires 0 would be a key that is never valid").WithHint("leave it out for a key without an end")
 				}
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return createKey(ctx, a, conn, spec) })
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error { return createKey(ctx, a, conn, spec) })
 		},
 	}
 	c.Flags().StringVar(&spec.Tenant, "tenant", "", "the tenant, a `NAME`")
@@ -67,44 +68,44 @@ exec or read_file; "observe" is all read-only ones.`,
 	return c
 }
 
-func createKey(ctx context.Context, a *app, conn *connection, spec api.KeySpec) error {
+func createKey(ctx context.Context, a *command.CLI, conn *command.Connection, spec api.KeySpec) error {
 	k, err := conn.CreateKey(ctx, spec)
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(k)
+	if a.JSON {
+		return a.PrintJSON(k)
 	}
-	a.note("key %s of tenant %s; it is shown this once", k.Key.ID, k.Key.Tenant)
-	if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(k.Secret)); err != nil {
-		return outputError(err)
+	a.Note("key %s of tenant %s; it is shown this once", k.Key.ID, k.Key.Tenant)
+	if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(k.Secret)); err != nil {
+		return command.OutputError(err)
 	}
 	return nil
 }
 
-func keyListCommand(a *app) *cobra.Command {
+func keyListCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List API keys",
 		Long: `List API keys, newest first: tenant, permissions and last use. Revoked and
 expired keys stay in the list for 30 days.`,
 		Example: "  cloche key ls\n  cloche key ls --json",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Keys(ctx)
 				if err != nil {
 					return err
 				}
-				if a.json {
+				if a.JSON {
 					list.Keys = append([]api.Key{}, list.Keys...)
-					return a.printJSON(list)
+					return a.PrintJSON(list)
 				}
 				var rows [][]string
 				for _, k := range list.Keys {
 					rows = append(rows, keyRow(k, time.Now()))
 				}
-				return writeTable(a.stdio.Out, []string{"ID", "TENANT", "NAME", "FOR", "STATE", "LAST USED"}, rows)
+				return command.WriteTable(a.Stdio.Out, []string{"ID", "TENANT", "NAME", "FOR", "STATE", "LAST USED"}, rows)
 			})
 		},
 	}
@@ -117,7 +118,7 @@ func keyRow(k api.Key, now time.Time) []string {
 	}
 	var scope []string
 	if n := len(k.Verbs); n > 3 {
-		scope = append(scope, counted(n, "verb"))
+		scope = append(scope, command.Counted(n, "verb"))
 	} else if n > 0 {
 		scope = append(scope, strings.Join(k.Verbs, ","))
 	}
@@ -129,19 +130,19 @@ func keyRow(k api.Key, now time.Time) []string {
 	}
 	switch {
 	case k.RevokedAt != nil:
-		row[4] = "revoked " + formatAge(now.Sub(*k.RevokedAt)) + " ago"
+		row[4] = "revoked " + command.FormatAge(now.Sub(*k.RevokedAt)) + " ago"
 	case k.ExpiresAt != nil && !now.Before(*k.ExpiresAt):
-		row[4] = "expired " + formatAge(now.Sub(*k.ExpiresAt)) + " ago"
+		row[4] = "expired " + command.FormatAge(now.Sub(*k.ExpiresAt)) + " ago"
 	case k.ExpiresAt != nil:
-		row[4] = "good for " + formatAge(k.ExpiresAt.Sub(now))
+		row[4] = "good for " + command.FormatAge(k.ExpiresAt.Sub(now))
 	}
 	if k.LastUsedAt != nil {
-		row[5] = formatAge(now.Sub(*k.LastUsedAt)) + " ago"
+		row[5] = command.FormatAge(now.Sub(*k.LastUsedAt)) + " ago"
 	}
 	return row
 }
 
-func keyRevokeCommand(a *app) *cobra.Command {
+func keyRevokeCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke ID...",
 		Short: "Revoke API keys",
@@ -150,11 +151,11 @@ the sandboxes of their tenants keep running.`,
 		Example: "  cloche key revoke key-4k2mwd7e3x9qv0ha",
 		Args:    atLeast(1, "ids of keys"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				for _, id := range args {
 					k, err := conn.RevokeKey(ctx, id)
-					if err == nil && a.json {
-						err = a.printJSON(k)
+					if err == nil && a.JSON {
+						err = a.PrintJSON(k)
 					}
 					if err != nil {
 						return err

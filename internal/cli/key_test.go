@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 const someKey = "clk_0123456789abcdef_0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
@@ -91,7 +92,7 @@ func TestPolicyExplain(t *testing.T) {
 	if err := os.WriteFile(file, []byte("images: [x]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ask := func(e *Env) {
+	ask := func(e *command.Env) {
 		e.ExplainPolicy = func(data []byte, q api.PolicyQuestion) (api.PolicyAnswer, error) {
 			return api.PolicyAnswer{Allowed: string(data) == "images: [x]" && q.Spec.Image == "x", Verb: "create", Operator: true, Assumed: []string{"all is well"}}, nil
 		}
@@ -103,7 +104,7 @@ func TestPolicyExplain(t *testing.T) {
 }
 
 func TestPolicyCheck(t *testing.T) {
-	check := func(e *Env) {
+	check := func(e *command.Env) {
 		e.CheckPolicy = func(data []byte) []api.PolicyProblem {
 			if string(data) == "good" {
 				return nil

@@ -3,10 +3,11 @@ package cli
 import (
 	"context"
 
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/spf13/cobra"
 )
 
-func killCommand(a *app) *cobra.Command {
+func killCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kill SANDBOX[/PROCESS]...",
 		Short: "Kill sandboxes, or single processes",
@@ -16,13 +17,13 @@ kills one process and its children; the sandbox keeps running.
 
 If an argument doesn't exist, nothing is killed.`,
 		Example:           "  cloche kill runaway\n  cloche kill build/worker",
-		GroupID:           groupRun,
-		Args:              names,
-		ValidArgsFunction: a.completeSandboxes,
+		GroupID:           command.GroupRun,
+		Args:              command.Names,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.eachTarget(c.Context(), args, "killing", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.EachTarget(c.Context(), args, "killing", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
 				return conn.Kill(ctx, ref)
-			}, killProcess)
+			}, command.KillProcess)
 		},
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // logFlags are the flags of "logs" as they were typed.
@@ -20,7 +21,7 @@ type logFlags struct {
 	tail               int
 }
 
-func logsCommand(a *app) *cobra.Command {
+func logsCommand(a *command.CLI) *cobra.Command {
 	var f logFlags
 	c := &cobra.Command{
 		Use:   "logs [flags] SANDBOX [PROCESS]",
@@ -45,13 +46,13 @@ With --json each run of bytes is one document with its offset and time.`,
   cloche logs -f --tail 20 build web
   cloche logs --since 4096 build worker
   cloche logs --since 10m --stream stderr build`,
-		GroupID:           groupLook,
+		GroupID:           command.GroupLook,
 		Args:              logArgs,
-		ValidArgsFunction: a.completeProcess,
+		ValidArgsFunction: a.CompleteProcess,
 		RunE: func(c *cobra.Command, args []string) error {
-			ref := processArg(args)
-			if ref.process == "" {
-				ref.process = f.exec
+			ref := command.ProcessArg(args)
+			if ref.Process == "" {
+				ref.Process = f.exec
 			}
 			o, err := f.options(ref, time.Now())
 			if err != nil {
@@ -61,7 +62,7 @@ With --json each run of bytes is one document with its offset and time.`,
 			if shown.until, err = parseUntil(f.until, time.Now()); err != nil {
 				return err
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return untilInterrupted(ctx, o.Follow, logs(ctx, a, conn, ref, o, shown))
 			})
 		},
@@ -72,7 +73,7 @@ With --json each run of bytes is one document with its offset and time.`,
 	c.Flags().BoolVarP(&f.times, "timestamps", "t", false, "prefix each line with its time")
 	c.Flags().StringVar(&f.stream, "stream", "", "only `stdout|stderr`")
 	c.Flags().IntVarP(&f.tail, "tail", "n", 0, "only the last `N` lines (default all that is kept)")
-	c.Flags().BoolVar(&f.raw, "raw", false, rawUsage)
+	c.Flags().BoolVar(&f.raw, "raw", false, command.RawUsage)
 	c.Flags().StringVar(&f.exec, "exec", "", "only the process with this id")
 	_ = c.Flags().MarkHidden("exec") // its place is the second argument
 	return c
@@ -80,32 +81,32 @@ With --json each run of bytes is one document with its offset and time.`,
 
 // logArgs wants SANDBOX, SANDBOX PROCESS or SANDBOX/PROCESS.
 func logArgs(c *cobra.Command, args []string) error {
-	if len(args) == 1 && processArg(args).sandbox != "" || len(args) == 2 && args[0] != "" && args[1] != "" {
+	if len(args) == 1 && command.ProcessArg(args).Sandbox != "" || len(args) == 2 && args[0] != "" && args[1] != "" {
 		return nil
 	}
-	return api.Invalid("arguments", "%s: %s, want SANDBOX [PROCESS]", c.CommandPath(), counted(len(args), "argument")).
+	return api.Invalid("arguments", "%s: %s, want SANDBOX [PROCESS]", c.CommandPath(), command.Counted(len(args), "argument")).
 		WithHint(`"cloche ps SANDBOX" lists the processes; "%s --help" shows how`, c.CommandPath())
 }
 
-func (f *logFlags) options(ref processRef, now time.Time) (api.LogOptions, error) {
-	o := api.LogOptions{ExecID: ref.process, Stream: api.Stream(f.stream), Tail: f.tail, Follow: f.follow}
+func (f *logFlags) options(ref command.ProcessRef, now time.Time) (api.LogOptions, error) {
+	o := api.LogOptions{ExecID: ref.Process, Stream: api.Stream(f.stream), Tail: f.tail, Follow: f.follow}
 	switch {
 	case o.Stream != "" && o.Stream != api.Stdout && o.Stream != api.Stderr:
-		return o, api.Invalid("stream", "--stream %q is not a stream", clip(f.stream)).WithHint("give stdout or stderr, or leave it out for both")
+		return o, api.Invalid("stream", "--stream %q is not a stream", command.Clip(f.stream)).WithHint("give stdout or stderr, or leave it out for both")
 	case o.Tail < 0:
 		return o, api.Invalid("tail", "--tail %d is negative", o.Tail).WithHint("give a number of lines; 0 is all that is kept")
 	case f.from == "":
 		return o, nil
 	}
-	at, err := parseSince(f.from, now)
+	at, err := command.ParseSince(f.from, now)
 	if err != nil {
 		return o, err
 	}
-	if at.number != nil && o.ExecID == "" {
-		return o, api.Invalid("since", "--since %d is an offset in the output of one process, and none is named", *at.number).
+	if at.Number != nil && o.ExecID == "" {
+		return o, api.Invalid("since", "--since %d is an offset in the output of one process, and none is named", *at.Number).
 			WithHint("name the process behind the sandbox, or give a time or a duration such as 10m")
 	}
-	o.Since, o.SinceTime = at.number, at.time
+	o.Since, o.SinceTime = at.Number, at.Time
 	return o, nil
 }
 
@@ -149,53 +150,53 @@ func parseUntil(s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
-	at, err := parseSince(s, now)
-	if err != nil || at.number != nil {
-		return time.Time{}, api.Invalid("until", "--until %q is neither a time nor a duration", clip(s)).
+	at, err := command.ParseSince(s, now)
+	if err != nil || at.Number != nil {
+		return time.Time{}, api.Invalid("until", "--until %q is neither a time nor a duration", command.Clip(s)).
 			WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
 	}
-	return at.time, nil
+	return at.Time, nil
 }
 
-func logs(ctx context.Context, a *app, conn *connection, ref processRef, o api.LogOptions, shown logView) error {
+func logs(ctx context.Context, a *command.CLI, conn *command.Connection, ref command.ProcessRef, o api.LogOptions, shown logView) error {
 	if o.ExecID != "" {
-		p, err := conn.find(ctx, ref)
+		p, err := conn.Find(ctx, ref)
 		if err != nil {
 			return err
 		}
 		o.ExecID = p.ExecID
 	}
-	out := a.output(shown.raw)
-	err := conn.Logs(ctx, ref.sandbox, o, func(e api.LogEntry) error { return logEntry(a, out, &shown, e) })
-	return errors.Join(err, out.flush())
+	out := a.Output(shown.raw)
+	err := conn.Logs(ctx, ref.Sandbox, o, func(e api.LogEntry) error { return logEntry(a, out, &shown, e) })
+	return errors.Join(err, out.Flush())
 }
 
-func logEntry(a *app, out output, shown *logView, e api.LogEntry) error {
+func logEntry(a *command.CLI, out command.Output, shown *logView, e api.LogEntry) error {
 	if len(e.Data) > 0 && !shown.until.IsZero() && e.Time.After(shown.until) {
 		return nil
 	}
-	if a.json {
-		return a.printJSON(e)
+	if a.JSON {
+		return a.PrintJSON(e)
 	}
 	if e.Gap > 0 || e.End != "" {
-		if err := out.flush(); err != nil {
+		if err := out.Flush(); err != nil {
 			return err
 		}
 	}
 	if e.Gap > 0 {
-		a.note("%d bytes are no longer kept", e.Gap)
+		a.Note("%d bytes are no longer kept", e.Gap)
 	}
 	if e.End != "" && e.End != "exited" {
-		a.note("the log ends here: %s", e.End)
+		a.Note("the log ends here: %s", e.End)
 	}
-	return out.write(e.Stream, shown.lines(e))
+	return out.Write(e.Stream, shown.lines(e))
 }
 
 // untilInterrupted returns the result of a command that runs until it is interrupted. An interrupt
 // is its normal end and needs no message.
 func untilInterrupted(ctx context.Context, follows bool, err error) error {
 	if follows && ctx.Err() != nil && (errors.Is(err, context.Canceled) || api.CodeOf(err) == api.CodeCanceled) {
-		return statusError(exitSignal + api.SignalNumber("INT"))
+		return command.StatusError(command.ExitSignal + api.SignalNumber("INT"))
 	}
 	return err
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func nameCommand(a *app) *cobra.Command {
-	var f namingFlags
+func nameCommand(a *command.CLI) *cobra.Command {
+	var f command.NamingFlags
 	c := &cobra.Command{
 		Use:   "name",
 		Short: "Print the name that a template gives",
@@ -21,43 +22,43 @@ func nameCommand(a *app) *cobra.Command {
 or not. "cloche create", "exec" and "start" take the same flags, the latter two
 with "-" for the sandbox; other commands take the name.`,
 		Example: "  cloche name --identity launcher_type=group --identity launcher_id=42\n  cloche logs $(cloche name --identity launcher_id=42)",
-		GroupID: groupLook,
-		Args:    exactly(0, "none: who it is goes with --identity"),
+		GroupID: command.GroupLook,
+		Args:    command.Exactly(0, "none: who it is goes with --identity"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			n, err := f.naming()
+			n, err := f.Naming()
 			if err != nil {
 				return err
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				r, err := conn.ResolveName(ctx, n)
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(r)
+				if a.JSON {
+					return a.PrintJSON(r)
 				}
-				if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(r.Name)); err != nil {
-					return outputError(err)
+				if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(r.Name)); err != nil {
+					return command.OutputError(err)
 				}
 				return nil
 			})
 		},
 	}
-	f.register(c.Flags())
+	f.Register(c.Flags())
 	return c
 }
 
-func infoCommand(a *app) *cobra.Command {
+func infoCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "info",
 		Short: "Show your tenant and what the daemon lets you choose",
 		Long: `Show your tenant, how the daemon names sandboxes, whether the operator forces
 names, and the limits of requests.`,
 		Example: "  cloche info\n  cloche info --json",
-		GroupID: groupHost,
-		Args:    exactly(0, "none"),
+		GroupID: command.GroupHost,
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				i, err := conn.Info(ctx)
 				if err != nil {
 					return err
@@ -68,9 +69,9 @@ names, and the limits of requests.`,
 	}
 }
 
-func printInfo(a *app, i api.Info) error {
-	if a.json {
-		return a.printJSON(i)
+func printInfo(a *command.CLI, i api.Info) error {
+	if a.JSON {
+		return a.PrintJSON(i)
 	}
 	who := i.Tenant
 	if i.Operator {
@@ -95,12 +96,12 @@ func printInfo(a *app, i api.Info) error {
 		{"daemon", i.Version + " (API " + i.API + ")"}, {"tenant", who}, {"names", names},
 		{"profiles", strings.Join(i.Profiles, ", ") + " (default " + i.DefaultProfile + ")"},
 		{"tenant's limits", limit(i.Limits.Sandboxes, "sandboxes") + ", " + rate},
-		{"of one exec", fmt.Sprintf("%s of arguments, %s of input, %s kept of each stream", formatSize(i.Limits.ArgvBytes), formatSize(i.Limits.StdinBytes), formatSize(i.Limits.OutputBytes))},
+		{"of one exec", fmt.Sprintf("%s of arguments, %s of input, %s kept of each stream", command.FormatSize(i.Limits.ArgvBytes), command.FormatSize(i.Limits.StdinBytes), command.FormatSize(i.Limits.OutputBytes))},
 	} {
 		fmt.Fprintf(&b, "%s: %s\n", l[0], terminal.Printable(l[1]))
 	}
-	if _, err := fmt.Fprint(a.stdio.Out, b.String()); err != nil {
-		return outputError(err)
+	if _, err := fmt.Fprint(a.Stdio.Out, b.String()); err != nil {
+		return command.OutputError(err)
 	}
 	return nil
 }

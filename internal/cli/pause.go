@@ -4,10 +4,11 @@ import (
 	"context"
 	"time"
 
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/spf13/cobra"
 )
 
-func pauseCommand(a *app) *cobra.Command {
+func pauseCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pause SANDBOX...",
 		Short: "Pause sandboxes",
@@ -15,54 +16,54 @@ func pauseCommand(a *app) *cobra.Command {
 until "cloche resume"; "cloche stop", "cloche kill" and "cloche rm" work. Its
 idle time and the timeouts of its processes are paused too; its lifetime isn't.`,
 		Example:           "  cloche pause build",
-		GroupID:           groupRun,
-		Args:              names,
-		ValidArgsFunction: a.completeSandboxes,
+		GroupID:           command.GroupRun,
+		Args:              command.Names,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.eachSandbox(c.Context(), args, "pausing", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.EachSandbox(c.Context(), args, "pausing", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
 				return conn.Pause(ctx, ref)
 			})
 		},
 	}
 }
 
-func resumeCommand(a *app) *cobra.Command {
+func resumeCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:               "resume SANDBOX...",
 		Aliases:           []string{"unpause"},
 		Short:             "Resume paused sandboxes",
 		Long:              "Resume every process of a paused sandbox.",
 		Example:           "  cloche resume build",
-		GroupID:           groupRun,
-		Args:              names,
-		ValidArgsFunction: a.completeSandboxes,
+		GroupID:           command.GroupRun,
+		Args:              command.Names,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.eachSandbox(c.Context(), args, "resuming", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.EachSandbox(c.Context(), args, "resuming", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
 				return conn.Resume(ctx, ref)
 			})
 		},
 	}
 }
 
-func heartbeatCommand(a *app) *cobra.Command {
+func heartbeatCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "heartbeat SANDBOX...",
 		Short: "Renew the leases of sandboxes",
 		Long: `Restart the idle time of sandboxes, as every use of them does. It needs no
 process inside. It doesn't renew a lifetime (--lifetime); see "cloche extend".`,
 		Example:           "  cloche heartbeat build",
-		GroupID:           groupRun,
-		Args:              names,
-		ValidArgsFunction: a.completeSandboxes,
+		GroupID:           command.GroupRun,
+		Args:              command.Names,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.eachSandbox(c.Context(), args, "renewing", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.EachSandbox(c.Context(), args, "renewing", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
 				return conn.Heartbeat(ctx, ref)
 			})
 		},
 	}
 }
 
-func extendCommand(a *app) *cobra.Command {
+func extendCommand(a *command.CLI) *cobra.Command {
 	var text string
 	c := &cobra.Command{
 		Use:   "extend --lifetime DURATION SANDBOX...",
@@ -71,15 +72,15 @@ func extendCommand(a *app) *cobra.Command {
 and restart their idle time. It never shortens a lifetime, and changes nothing
 for a sandbox without one.`,
 		Example:           "  cloche extend --lifetime 2h build",
-		GroupID:           groupRun,
-		Args:              names,
-		ValidArgsFunction: a.completeSandboxes,
+		GroupID:           command.GroupRun,
+		Args:              command.Names,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			ms, err := parseTimeout("--lifetime", "lifetime_ms", text)
+			ms, err := command.ParseTimeout("--lifetime", "lifetime_ms", text)
 			if err != nil {
 				return err
 			}
-			return a.eachSandbox(c.Context(), args, "extending", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.EachSandbox(c.Context(), args, "extending", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
 				return conn.Extend(ctx, ref, time.Duration(ms)*time.Millisecond)
 			})
 		},

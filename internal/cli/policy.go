@@ -11,13 +11,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // maxPolicyFile is more than any policy file may have.
 const maxPolicyFile = 2 << 20
 
-func policyCommand(a *app) *cobra.Command {
+func policyCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Check and explain the policy",
@@ -25,15 +26,15 @@ func policyCommand(a *app) *cobra.Command {
 policy file by itself, or at once on a HUP signal. It doesn't use a file with
 errors, and keeps the current policy.`,
 		Example: "  cloche policy check policy.yaml\n  cloche policy explain --tenant acme --image debian:12",
-		GroupID: groupHost,
-		Args:    unknownVerb,
+		GroupID: command.GroupHost,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(policyCheckCommand(a), policyExplainCommand(a))
 	return c
 }
 
-func policyCheckCommand(a *app) *cobra.Command {
+func policyCheckCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a policy file",
@@ -43,40 +44,40 @@ input. It needs no daemon.
 
 Exit status: 0 the file is valid, 1 it isn't.`,
 		Example: "  cloche policy check policy.yaml\n  cloche policy check --json - < policy.yaml",
-		Args:    exactly(1, "one file"),
+		Args:    command.Exactly(1, "one file"),
 		RunE:    func(_ *cobra.Command, args []string) error { return checkPolicy(a, args[0]) },
 	}
 }
 
-func checkPolicy(a *app, file string) error {
-	if a.env.CheckPolicy == nil {
+func checkPolicy(a *command.CLI, file string) error {
+	if a.Env.CheckPolicy == nil {
 		return noPolicyHere()
 	}
 	data, err := readPolicy(a, file)
 	if err != nil {
 		return err
 	}
-	problems, wrong := a.env.CheckPolicy(data), 0
+	problems, wrong := a.Env.CheckPolicy(data), 0
 	for _, p := range problems {
 		if !p.Warning {
 			wrong++
 		}
 	}
-	if a.json {
-		err = a.printJSON(struct {
+	if a.JSON {
+		err = a.PrintJSON(struct {
 			Problems []api.PolicyProblem `json:"problems"`
 		}{append([]api.PolicyProblem{}, problems...)})
 	} else {
 		err = printProblems(a, file, problems)
 	}
 	if err == nil && wrong > 0 {
-		return statusError(1)
+		return command.StatusError(1)
 	}
 	return err
 }
 
 // printProblems writes them as compilers do, so that editors find the places.
-func printProblems(a *app, file string, problems []api.PolicyProblem) error {
+func printProblems(a *command.CLI, file string, problems []api.PolicyProblem) error {
 	for _, p := range problems {
 		kind, hint := "error", ""
 		if p.Warning {
@@ -85,15 +86,15 @@ func printProblems(a *app, file string, problems []api.PolicyProblem) error {
 		if p.Hint != "" {
 			hint = " (" + p.Hint + ")"
 		}
-		if _, err := fmt.Fprintf(a.stdio.Out, "%s:%d:%d: %s: %s\n", terminal.Printable(file), p.Line, p.Column, kind, terminal.Printable(p.Message+hint)); err != nil {
-			return outputError(err)
+		if _, err := fmt.Fprintf(a.Stdio.Out, "%s:%d:%d: %s: %s\n", terminal.Printable(file), p.Line, p.Column, kind, terminal.Printable(p.Message+hint)); err != nil {
+			return command.OutputError(err)
 		}
 	}
 	return nil
 }
 
-func readPolicy(a *app, file string) ([]byte, error) {
-	in := a.stdio.In
+func readPolicy(a *command.CLI, file string) ([]byte, error) {
+	in := a.Stdio.In
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
@@ -119,7 +120,7 @@ type explainFlags struct {
 	verb, tenant, key, sandbox, file string
 }
 
-func policyExplainCommand(a *app) *cobra.Command {
+func policyExplainCommand(a *command.CLI) *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
 		Use:   "explain [flags] [-- COMMAND...]",
@@ -142,7 +143,7 @@ Exit status: 0 the request would be granted, 126 it would be refused.`,
 			if f.file != "" {
 				return explainFile(a, f.file, q)
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				answer, err := conn.ExplainPolicy(ctx, q)
 				if err != nil {
 					return err
@@ -167,13 +168,13 @@ Exit status: 0 the request would be granted, 126 it would be refused.`,
 	return c
 }
 
-func (f *explainFlags) question(set func(string) bool, a *app, args []string) (api.PolicyQuestion, error) {
+func (f *explainFlags) question(set func(string) bool, a *command.CLI, args []string) (api.PolicyQuestion, error) {
 	q := api.PolicyQuestion{Verb: f.verb, Sandbox: f.sandbox, Tenant: f.tenant, Key: f.key}
-	if err := checkText("question", q.Verb, q.Sandbox, q.Tenant, q.Key); err != nil {
+	if err := command.CheckText("question", q.Verb, q.Sandbox, q.Tenant, q.Key); err != nil {
 		return q, err
 	}
 	var err error
-	if q.Spec, err = f.spec.spec(set, a.paths(), a.env.Getenv); err != nil {
+	if q.Spec, err = f.spec.spec(set, a.Paths(), a.Env.Getenv); err != nil {
 		return q, err
 	}
 	if q.Verb == "add_endpoint" {
@@ -194,15 +195,15 @@ func (f *explainFlags) question(set func(string) bool, a *app, args []string) (a
 	return q, nil
 }
 
-func explainFile(a *app, file string, q api.PolicyQuestion) error {
-	if a.env.ExplainPolicy == nil {
+func explainFile(a *command.CLI, file string, q api.PolicyQuestion) error {
+	if a.Env.ExplainPolicy == nil {
 		return noPolicyHere()
 	}
 	data, err := readPolicy(a, file)
 	if err != nil {
 		return err
 	}
-	answer, err := a.env.ExplainPolicy(data, q)
+	answer, err := a.Env.ExplainPolicy(data, q)
 	if err != nil {
 		return err
 	}
@@ -210,15 +211,15 @@ func explainFile(a *app, file string, q api.PolicyQuestion) error {
 }
 
 // printAnswer writes the verdict first, and then why.
-func printAnswer(a *app, p api.PolicyAnswer) error {
+func printAnswer(a *command.CLI, p api.PolicyAnswer) error {
 	var err error
-	if a.json {
-		err = a.printJSON(p)
-	} else if _, err = io.WriteString(a.stdio.Out, answerText(p)); err != nil {
-		err = outputError(err)
+	if a.JSON {
+		err = a.PrintJSON(p)
+	} else if _, err = io.WriteString(a.Stdio.Out, answerText(p)); err != nil {
+		err = command.OutputError(err)
 	}
 	if err == nil && !p.Allowed {
-		return statusError(exitRefused)
+		return command.StatusError(command.ExitRefused)
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/programfile"
 )
 
@@ -23,7 +24,7 @@ import (
 // sent in one request.
 const maxProgramUpload = 20 << 20
 
-func programCommand(a *app) *cobra.Command {
+func programCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "program",
 		Short: "Run programs in phases: set up, run and score",
@@ -35,8 +36,8 @@ are put into force and confirmed before the next phase.
 The daemon executes all of it, and removes the sandbox, also if the client ends.
 docs/programs.md describes the file.`,
 		Example: "  cloche program run rollout.yaml\n  cloche program run --json rollout.yaml > result.json\n  cloche program ls",
-		GroupID: groupRun,
-		Args:    unknownVerb,
+		GroupID: command.GroupRun,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(programRunCommand(a), programListCommand(a), programInspectCommand(a), programWaitCommand(a),
@@ -44,7 +45,7 @@ docs/programs.md describes the file.`,
 	return c
 }
 
-func programRunCommand(a *app) *cobra.Command {
+func programRunCommand(a *command.CLI) *cobra.Command {
 	var key, sandbox string
 	var env []string
 	var detach, quiet bool
@@ -63,7 +64,7 @@ is written.
 Exit status: 0 the program succeeded; the status of the command that failed; 124
 a timeout, 125 another failure, 126 the policy refused.`,
 		Example: "  cloche program run rollout.yaml\n  cloche program run --key rollout-17 --env SEED=17 rollout.yaml",
-		Args:    exactly(1, "one file"),
+		Args:    command.Exactly(1, "one file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			spec, err := readProgram(a, args[0])
 			if err != nil {
@@ -78,7 +79,7 @@ a timeout, 125 another failure, 126 the policy refused.`,
 			if spec.Sandbox == "" && spec.Spec == nil {
 				spec.Spec = &api.SandboxSpec{}
 			}
-			more, err := parseEnv(env, a.env.Getenv)
+			more, err := command.ParseEnv(env, a.Env.Getenv)
 			if err != nil {
 				return err
 			}
@@ -88,7 +89,7 @@ a timeout, 125 another failure, 126 the policy refused.`,
 				}
 				spec.Env[k] = v
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				if detach {
 					return startProgram(ctx, a, conn, spec)
 				}
@@ -105,12 +106,12 @@ a timeout, 125 another failure, 126 the policy refused.`,
 }
 
 // readProgram reads a program file and what it names of this machine.
-func readProgram(a *app, name string) (api.ProgramSpec, error) {
+func readProgram(a *command.CLI, name string) (api.ProgramSpec, error) {
 	var data []byte
 	var err error
 	dir := "."
 	if name == "-" {
-		data, err = io.ReadAll(io.LimitReader(a.stdio.In, maxPolicyFile))
+		data, err = io.ReadAll(io.LimitReader(a.Stdio.In, maxPolicyFile))
 	} else {
 		data, err = os.ReadFile(name)
 		dir = filepath.Dir(name)
@@ -176,7 +177,7 @@ func programFiles(field, dir string, list []programfile.File, left *int64) ([]ap
 }
 
 func tooMuch() error {
-	return api.Errorf(api.CodeTooLarge, "the files and directories of the program have more than %s", formatSize(maxProgramUpload)).
+	return api.Errorf(api.CodeTooLarge, "the files and directories of the program have more than %s", command.FormatSize(maxProgramUpload)).
 		WithHint("make the sandbox with cloche create, copy them with cloche cp, and run the program in it: --sandbox")
 }
 
@@ -208,21 +209,21 @@ func packProgramDir(dir string, exclude []string, left int64) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func startProgram(ctx context.Context, a *app, conn *connection, spec api.ProgramSpec) error {
+func startProgram(ctx context.Context, a *command.CLI, conn *command.Connection, spec api.ProgramSpec) error {
 	p, err := conn.StartProgram(ctx, spec)
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(p)
+	if a.JSON {
+		return a.PrintJSON(p)
 	}
-	_, err = fmt.Fprintln(a.stdio.Out, p.ID)
+	_, err = fmt.Fprintln(a.Stdio.Out, p.ID)
 	return err
 }
 
 // runProgram begins a program and waits for it. Its own call begins it, so that an
 // interrupt knows what to cancel; one that is to end with its caller is one call.
-func runProgram(ctx context.Context, a *app, conn *connection, spec api.ProgramSpec, quiet bool) error {
+func runProgram(ctx context.Context, a *command.CLI, conn *command.Connection, spec api.ProgramSpec, quiet bool) error {
 	if spec.CancelWithCaller {
 		p, err := conn.RunProgram(ctx, spec, showSteps(a, quiet))
 		if err != nil {
@@ -236,11 +237,11 @@ func runProgram(ctx context.Context, a *app, conn *connection, spec api.ProgramS
 	}
 	id := p.ID
 	if p, err = conn.WaitProgram(ctx, id, showSteps(a, quiet)); err != nil && ctx.Err() != nil {
-		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), command.TeardownTimeout)
 		defer cancel()
-		a.note("cancelling program %s", id)
+		a.Note("cancelling program %s", id)
 		if _, cerr := conn.CancelProgram(after, id); cerr != nil {
-			a.warn("program %s could not be cancelled: %v", id, cerr)
+			a.Warn("program %s could not be cancelled: %v", id, cerr)
 		}
 	}
 	if err != nil {
@@ -250,39 +251,39 @@ func runProgram(ctx context.Context, a *app, conn *connection, spec api.ProgramS
 }
 
 // showSteps tells of the phases as they begin and end.
-func showSteps(a *app, quiet bool) func(api.ProgramStep) {
+func showSteps(a *command.CLI, quiet bool) func(api.ProgramStep) {
 	return func(st api.ProgramStep) {
 		switch {
-		case quiet || a.json:
+		case quiet || a.JSON:
 		case st.Command != nil:
-			a.note("%s: %s", st.Phase, clip(st.Text))
+			a.Note("%s: %s", st.Phase, command.Clip(st.Text))
 		case st.State == "waiting":
-			a.note("%s: waiting for handler %s, in sandbox %s", st.Phase, st.Text, st.Sandbox)
+			a.Note("%s: waiting for handler %s, in sandbox %s", st.Phase, st.Text, st.Sandbox)
 		case st.State == "failed":
-			a.note("%s failed: %s", st.Phase, st.Text)
+			a.Note("%s failed: %s", st.Phase, st.Text)
 		}
 	}
 }
 
 // programEnded prints the result and ends with its status.
-func programEnded(a *app, p *api.Program) error {
-	if a.json {
-		if err := a.printJSON(p); err != nil {
+func programEnded(a *command.CLI, p *api.Program) error {
+	if a.JSON {
+		if err := a.PrintJSON(p); err != nil {
 			return err
 		}
 		return programStatus(p)
 	}
 	out := lastOutput(p)
-	if _, err := a.stdio.Out.Write(out); err != nil {
-		return outputError(err)
+	if _, err := a.Stdio.Out.Write(out); err != nil {
+		return command.OutputError(err)
 	}
 	if p.Cleanup != nil {
-		a.warn("the sandbox could not be removed, which is being retried: %s", p.Cleanup.Message)
+		a.Warn("the sandbox could not be removed, which is being retried: %s", p.Cleanup.Message)
 	}
 	if f := p.Failure; f != nil {
-		a.note("program %s: %s in %s (%s): %s", p.State, f.Kind, f.Phase, f.Class, f.Message)
+		a.Note("program %s: %s in %s (%s): %s", p.State, f.Kind, f.Phase, f.Class, f.Message)
 		if f.Hint != "" {
-			a.note("hint: %s", f.Hint)
+			a.Note("hint: %s", f.Hint)
 		}
 	}
 	return programStatus(p)
@@ -312,36 +313,36 @@ func programStatus(p *api.Program) error {
 	case f == nil:
 		return nil
 	case f.Kind == api.FailureTimeout:
-		return statusError(exitTimedOut)
+		return command.StatusError(command.ExitTimedOut)
 	case f.Kind == api.FailurePolicy:
-		return statusError(exitRefused)
+		return command.StatusError(command.ExitRefused)
 	case f.Kind != api.FailureExit:
-		return statusError(exitFailed)
+		return command.StatusError(command.ExitFailed)
 	}
 	for i := len(p.Phases) - 1; i >= 0; i-- {
 		if ph := p.Phases[i]; ph.Phase == f.Phase && len(ph.Commands) > 0 && ph.Commands[len(ph.Commands)-1].Result != nil {
-			return statusError(ph.Commands[len(ph.Commands)-1].Result.ExitStatus())
+			return command.StatusError(ph.Commands[len(ph.Commands)-1].Result.ExitStatus())
 		}
 	}
-	return statusError(exitFailed)
+	return command.StatusError(command.ExitFailed)
 }
 
-func programListCommand(a *app) *cobra.Command {
+func programListCommand(a *command.CLI) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use:     "ls",
 		Short:   "List programs",
 		Long:    "List the newest programs, running or not.",
 		Example: "  cloche program ls\n  cloche program ls --json",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				l, err := conn.Programs(ctx, limit)
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(l)
+				if a.JSON {
+					return a.PrintJSON(l)
 				}
 				var rows [][]string
 				for _, p := range l.Programs {
@@ -354,7 +355,7 @@ func programListCommand(a *app) *cobra.Command {
 					}
 					rows = append(rows, []string{p.ID, orDash(p.Name), string(p.State), orDash(p.Phase), why, sandbox, p.CreatedAt.Local().Format(time.DateTime)})
 				}
-				return writeTable(a.stdio.Out, []string{"ID", "NAME", "STATE", "PHASE", "FAILURE", "SANDBOX", "BEGAN"}, rows)
+				return command.WriteTable(a.Stdio.Out, []string{"ID", "NAME", "STATE", "PHASE", "FAILURE", "SANDBOX", "BEGAN"}, rows)
 			})
 		},
 	}
@@ -370,38 +371,38 @@ func orDash(s string) string {
 }
 
 // oneProgramCommand makes a verb about one program.
-func oneProgramCommand(a *app, c *cobra.Command, do func(context.Context, *connection, string) error) *cobra.Command {
-	c.Args = exactly(1, "the id of a program")
+func oneProgramCommand(a *command.CLI, c *cobra.Command, do func(context.Context, *command.Connection, string) error) *cobra.Command {
+	c.Args = command.Exactly(1, "the id of a program")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return do(ctx, conn, args[0]) })
+		return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error { return do(ctx, conn, args[0]) })
 	}
 	return c
 }
 
-func programInspectCommand(a *app) *cobra.Command {
+func programInspectCommand(a *command.CLI) *cobra.Command {
 	return oneProgramCommand(a, &cobra.Command{
 		Use:   "inspect PROGRAM",
 		Short: "Show the record of a program",
 		Long: `Show the record of a program as JSON: the request, each phase with its commands
 and their output, and the result.`,
 		Example: "  cloche program inspect pg-0123456789abcdef",
-	}, func(ctx context.Context, conn *connection, id string) error {
+	}, func(ctx context.Context, conn *command.Connection, id string) error {
 		p, err := conn.Program(ctx, id)
 		if err != nil {
 			return err
 		}
-		return a.printJSON(p)
+		return a.PrintJSON(p)
 	})
 }
 
-func programWaitCommand(a *app) *cobra.Command {
+func programWaitCommand(a *command.CLI) *cobra.Command {
 	return oneProgramCommand(a, &cobra.Command{
 		Use:   "wait PROGRAM",
 		Short: "Wait for the end of a program",
 		Long: `Wait for the end of a program, print its result and exit as "cloche program run"
 does. An interrupt leaves the program running.`,
 		Example: "  cloche program wait pg-0123456789abcdef",
-	}, func(ctx context.Context, conn *connection, id string) error {
+	}, func(ctx context.Context, conn *command.Connection, id string) error {
 		p, err := conn.WaitProgram(ctx, id, showSteps(a, false))
 		if err != nil {
 			return err
@@ -410,26 +411,26 @@ does. An interrupt leaves the program running.`,
 	})
 }
 
-func programCancelCommand(a *app) *cobra.Command {
+func programCancelCommand(a *command.CLI) *cobra.Command {
 	return oneProgramCommand(a, &cobra.Command{
 		Use:     "cancel PROGRAM",
 		Short:   "Cancel a program",
 		Long:    "Cancel a program, and return when its sandbox is removed. Its record stays.",
 		Example: "  cloche program cancel pg-0123456789abcdef",
-	}, func(ctx context.Context, conn *connection, id string) error {
+	}, func(ctx context.Context, conn *command.Connection, id string) error {
 		p, err := conn.CancelProgram(ctx, id)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(p)
+		if a.JSON {
+			return a.PrintJSON(p)
 		}
-		_, err = fmt.Fprintln(a.stdio.Out, p.State)
+		_, err = fmt.Fprintln(a.Stdio.Out, p.State)
 		return err
 	})
 }
 
-func programContinueCommand(a *app) *cobra.Command {
+func programContinueCommand(a *command.CLI) *cobra.Command {
 	var failed string
 	c := &cobra.Command{
 		Use:   "continue [flags] PROGRAM HANDLER",
@@ -437,14 +438,14 @@ func programContinueCommand(a *app) *cobra.Command {
 		Long: `Continue a program that waits for a handler of the caller, or, with --failed,
 end it with that reason.`,
 		Example: "  cloche program continue pg-0123456789abcdef seed",
-		Args:    exactly(2, "the id of a program and the name of a handler"),
+		Args:    command.Exactly(2, "the id of a program and the name of a handler"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				p, err := conn.ContinueProgram(ctx, args[0], api.ProgramContinue{Handler: args[1], Failed: failed})
-				if err != nil || !a.json {
+				if err != nil || !a.JSON {
 					return err
 				}
-				return a.printJSON(p)
+				return a.PrintJSON(p)
 			})
 		},
 	}

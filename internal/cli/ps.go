@@ -12,13 +12,14 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // recentlyEnded is how many processes that have ended ps shows without --all.
 const recentlyEnded = 10
 
-func psCommand(a *app) *cobra.Command {
+func psCommand(a *command.CLI) *cobra.Command {
 	var all, quiet bool
 	c := &cobra.Command{
 		Use:   "ps [SANDBOX]",
@@ -35,16 +36,16 @@ terminal the last columns are cut to fit.
 
 Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
 		Example: "  cloche ps build\n  cloche ps --all --json build\n  cloche ps -q build",
-		GroupID: groupProcess,
+		GroupID: command.GroupProcess,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 && c.Name() == "ps" {
 				return nil
 			}
-			return exactly(1, "one sandbox")(c, args)
+			return command.Exactly(1, "one sandbox")(c, args)
 		},
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				if len(args) == 0 {
 					o := api.ListOptions{Limit: maxListPage}
 					o.States, _ = parseStates(nil, all) // no name that could be wrong
@@ -63,17 +64,17 @@ Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
 	return c
 }
 
-func listProcesses(a *app, all []api.Process, every, quiet bool) error {
+func listProcesses(a *command.CLI, all []api.Process, every, quiet bool) error {
 	list := all
 	if !every {
 		list = withoutOld(all, recentlyEnded)
 	}
 	switch {
-	case a.json:
-		return a.printJSON(api.ProcessList{Processes: append([]api.Process{}, list...)})
+	case a.JSON:
+		return a.PrintJSON(api.ProcessList{Processes: append([]api.Process{}, list...)})
 	case quiet:
 		for _, p := range list {
-			fmt.Fprintln(a.stdio.Out, terminal.Printable(p.ExecID))
+			fmt.Fprintln(a.Stdio.Out, terminal.Printable(p.ExecID))
 		}
 		return nil
 	}
@@ -82,16 +83,16 @@ func listProcesses(a *app, all []api.Process, every, quiet bool) error {
 	for _, p := range list {
 		rows = append(rows, processRow(p, time.Now()))
 	}
-	if f, ok := terminalOf(a.stdio.Out); ok {
+	if f, ok := command.TerminalOf(a.Stdio.Out); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
 			fit(header, rows, width)
 		}
 	}
-	if err := writeTable(a.stdio.Out, header, rows); err != nil {
-		return outputError(err)
+	if err := command.WriteTable(a.Stdio.Out, header, rows); err != nil {
+		return command.OutputError(err)
 	}
-	if hidden := len(all) - len(list); hidden > 0 && a.showProgress() {
-		a.warn("%d more have ended; --all shows them", hidden)
+	if hidden := len(all) - len(list); hidden > 0 && a.ShowProgress() {
+		a.Warn("%d more have ended; --all shows them", hidden)
 	}
 	return nil
 }
@@ -116,7 +117,7 @@ func withoutOld(list []api.Process, few int) []api.Process {
 func processRow(p api.Process, now time.Time) []string {
 	age, pid := "-", "-"
 	if !p.StartedAt.IsZero() {
-		age = formatAge(now.Sub(p.StartedAt))
+		age = command.FormatAge(now.Sub(p.StartedAt))
 	}
 	if p.PID > 0 {
 		pid = strconv.Itoa(p.PID)
@@ -131,7 +132,7 @@ func processRow(p api.Process, now time.Time) []string {
 	}
 	return []string{
 		p.ExecID, name, string(p.State), pid, age, strconv.Itoa(p.Restarts), exitColumn(p),
-		clip(strings.Join(p.Argv, " ")), last,
+		command.Clip(strings.Join(p.Argv, " ")), last,
 	}
 }
 
@@ -175,7 +176,7 @@ func fit(header []string, rows [][]string, width int) {
 		cut := min(over, max(0, widths[i]-narrowest))
 		over -= cut
 		for _, row := range rows {
-			row[i] = shorten(row[i], widths[i]-cut)
+			row[i] = command.Shorten(row[i], widths[i]-cut)
 		}
 	}
 }

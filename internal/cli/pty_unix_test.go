@@ -18,6 +18,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // childMark makes this test program a command line of its own, so that it can be
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childMark) == "" {
 		os.Exit(m.Run())
 	}
-	os.Exit(Main(context.Background(), os.Args[1:], Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, Env{Version: "v0", Getenv: os.LookupEnv}))
+	os.Exit(Main(context.Background(), os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, command.Env{Version: "v0", Getenv: os.LookupEnv}))
 }
 
 // terminalRun is a command line under a real terminal.

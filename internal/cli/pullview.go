@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -59,7 +60,7 @@ func (v *pullView) tell(p api.PullProgress) {
 	switch p.Phase {
 	case api.PullDownload:
 		if done && l.fetched < p.TotalBytes {
-			v.plain("%s: layer %s fetched, %s", p.Image, shortDigest(p.Layer), formatSize(p.TotalBytes))
+			v.plain("%s: layer %s fetched, %s", p.Image, shortDigest(p.Layer), command.FormatSize(p.TotalBytes))
 		}
 		l.fetched = max(l.fetched, p.Bytes)
 	case api.PullUnpack:
@@ -131,13 +132,13 @@ func (v *pullView) stop() {
 func (l *layerView) text() string {
 	switch {
 	case l.total > 0 && l.unpacked >= l.total:
-		return "unpacked, " + formatSize(l.total)
+		return "unpacked, " + command.FormatSize(l.total)
 	case l.unpacked > 0:
-		return fmt.Sprintf("unpacking %s of %s", formatSize(l.unpacked), formatSize(l.total))
+		return fmt.Sprintf("unpacking %s of %s", command.FormatSize(l.unpacked), command.FormatSize(l.total))
 	case l.total > 0 && l.fetched >= l.total:
-		return "fetched, " + formatSize(l.total)
+		return "fetched, " + command.FormatSize(l.total)
 	}
-	return fmt.Sprintf("fetching %s of %s", formatSize(l.fetched), formatSize(l.total))
+	return fmt.Sprintf("fetching %s of %s", command.FormatSize(l.fetched), command.FormatSize(l.total))
 }
 
 // shortDigest is enough of a digest for people.
@@ -145,22 +146,22 @@ func shortDigest(digest string) string {
 	const shown = 12
 	_, hex, ok := strings.Cut(digest, ":")
 	if !ok || len(hex) < shown {
-		return terminal.Printable(clip(digest))
+		return terminal.Printable(command.Clip(digest))
 	}
 	return terminal.Printable(hex[:shown])
 }
 
 // createView tells a person what a create is doing. It is for one goroutine.
 type createView struct {
-	app   *app
+	app   *command.CLI
 	what  string
 	quiet bool
-	p     *progress
+	p     *command.Progress
 	pull  *pullView
 }
 
 // watchCreate begins; quiet tells nothing.
-func watchCreate(a *app, what string, quiet bool) *createView {
+func watchCreate(a *command.CLI, what string, quiet bool) *createView {
 	v := &createView{app: a, what: what, quiet: quiet}
 	v.wait()
 	return v
@@ -168,7 +169,7 @@ func watchCreate(a *app, what string, quiet bool) *createView {
 
 // wait goes back to the one line of a create.
 func (v *createView) wait() {
-	v.p = startProgress(v.app.stdio.Err, v.app.showProgress() && !v.quiet, v.what)
+	v.p = command.StartProgress(v.app.Stdio.Err, v.app.ShowProgress() && !v.quiet, v.what)
 }
 
 // step takes the name of a step.
@@ -178,17 +179,17 @@ func (v *createView) step(step string) {
 		v.pull = nil
 		v.wait()
 	}
-	v.p.setStep(step)
+	v.p.SetStep(step)
 }
 
 // pulling takes how far the image is.
 func (v *createView) pulling(p api.PullProgress) {
-	if v.quiet || v.app.json {
+	if v.quiet || v.app.JSON {
 		return
 	}
 	if v.pull == nil {
-		v.p.stop()
-		v.pull = newPullView(v.app.stdio.Err, v.app.showProgress())
+		v.p.Stop()
+		v.pull = newPullView(v.app.Stdio.Err, v.app.ShowProgress())
 	}
 	v.pull.tell(p)
 }
@@ -199,5 +200,5 @@ func (v *createView) stop() {
 		v.pull.stop()
 		v.pull = nil
 	}
-	v.p.stop()
+	v.p.Stop()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -17,7 +18,7 @@ type removed struct {
 	Removed string `json:"removed"`
 }
 
-func rmCommand(a *app) *cobra.Command {
+func rmCommand(a *command.CLI) *cobra.Command {
 	var force bool
 	var labels []string
 	var key string
@@ -37,11 +38,11 @@ retries at once.
 --idempotency-key removes the sandbox of a create with that key, or prevents it:
 a create that arrives within 24 hours after its delete creates nothing.`,
 		Example:           "  cloche rm build\n  cloche rm -f --label run=42\n  cloche rm -f --idempotency-key rollout-17\n  cloche rm build/worker",
-		GroupID:           groupRun,
+		GroupID:           command.GroupRun,
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			want, err := parseLabels("--label", labels)
+			want, err := command.ParseLabels("--label", labels)
 			if err != nil {
 				return err
 			}
@@ -49,18 +50,18 @@ a create that arrives within 24 hours after its delete creates nothing.`,
 				return api.Invalid("idempotency_key", "--idempotency-key removes what it names, running or not").WithHint("say so with --force")
 			}
 			if len(want) == 0 && key == "" {
-				if err := names(c, args); err != nil {
+				if err := command.Names(c, args); err != nil {
 					return err
 				}
-				if len(args) == 1 || slices.ContainsFunc(args, func(s string) bool { return processArg([]string{s}).process != "" }) {
+				if len(args) == 1 || slices.ContainsFunc(args, func(s string) bool { return command.ProcessArg([]string{s}).Process != "" }) {
 					return removeEach(c.Context(), a, args, force)
 				}
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				if len(args) == 2 && len(want) == 0 && key == "" {
 					// SANDBOX PROCESS is not the sandbox, and then something else.
-					if found, err := conn.targets(ctx, args); err == nil && len(found) == 1 {
-						r := found[0].process
+					if found, err := conn.Targets(ctx, args); err == nil && len(found) == 1 {
+						r := found[0].Process
 						if err := removeProcess(ctx, conn, r, force); err != nil {
 							return err
 						}
@@ -77,9 +78,9 @@ a create that arrives within 24 hours after its delete creates nothing.`,
 	return c
 }
 
-func removeEach(ctx context.Context, a *app, args []string, force bool) error {
-	return a.each(ctx, args, "removing", func(ctx context.Context, conn *connection, ref string) (any, error) {
-		if r := processArg([]string{ref}); r.process != "" {
+func removeEach(ctx context.Context, a *command.CLI, args []string, force bool) error {
+	return a.Each(ctx, args, "removing", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
+		if r := command.ProcessArg([]string{ref}); r.Process != "" {
 			return removed{ref}, removeProcess(ctx, conn, r, force)
 		}
 		return removed{ref}, remove(ctx, conn, ref, force)
@@ -89,7 +90,7 @@ func removeEach(ctx context.Context, a *app, args []string, force bool) error {
 // removal gathers what becomes of many: the first failure is the verb's result, and
 // keeps nothing from the others.
 type removal struct {
-	a     *app
+	a     *command.CLI
 	first error
 }
 
@@ -98,21 +99,21 @@ func (r *removal) failed(err error) {
 		r.first = err
 		return
 	}
-	printError(r.a.stdio.Err, err, r.a.json)
+	command.PrintError(r.a.Stdio.Err, err, r.a.JSON)
 }
 
 func (r *removal) done(ref string) error {
-	if r.a.json {
-		return r.a.printJSON(removed{ref})
+	if r.a.JSON {
+		return r.a.PrintJSON(removed{ref})
 	}
-	if _, err := fmt.Fprintln(r.a.stdio.Out, terminal.Printable(ref)); err != nil {
-		return outputError(err)
+	if _, err := fmt.Fprintln(r.a.Stdio.Out, terminal.Printable(ref)); err != nil {
+		return command.OutputError(err)
 	}
 	return nil
 }
 
 // removeMany removes in as few calls as it can.
-func removeMany(ctx context.Context, a *app, conn *connection, refs []string, labels map[string]string, key string, force bool) error {
+func removeMany(ctx context.Context, a *command.CLI, conn *command.Connection, refs []string, labels map[string]string, key string, force bool) error {
 	r := &removal{a: a}
 	if len(labels) > 0 {
 		for sb, err := range conn.ListAll(ctx, api.ListOptions{Labels: labels, Limit: api.MaxBatch}) {
@@ -122,8 +123,8 @@ func removeMany(ctx context.Context, a *app, conn *connection, refs []string, la
 			refs = append(refs, sb.ID)
 		}
 	}
-	p := startProgress(a.stdio.Err, a.showProgress(), fmt.Sprintf("removing %d sandboxes", len(refs)))
-	defer p.stop()
+	p := command.StartProgress(a.Stdio.Err, a.ShowProgress(), fmt.Sprintf("removing %d sandboxes", len(refs)))
+	defer p.Stop()
 	for part := range slices.Chunk(refs, api.MaxBatch) {
 		if !force {
 			var err error
@@ -157,14 +158,14 @@ func removeMany(ctx context.Context, a *app, conn *connection, refs []string, la
 }
 
 // ended are those of refs of which nothing runs; the others are failures.
-func (r *removal) ended(ctx context.Context, conn *connection, refs []string) ([]string, error) {
+func (r *removal) ended(ctx context.Context, conn *command.Connection, refs []string) ([]string, error) {
 	res, err := conn.StatusMany(ctx, refs...)
 	if err != nil {
 		return nil, err
 	}
 	var out []string
 	for _, sb := range res.Succeeded {
-		if live(sb.State) {
+		if command.Live(sb.State) {
 			r.failed(stillLives(sb.Name, sb.State))
 			continue
 		}
@@ -194,7 +195,7 @@ func (r *removal) report(refs []string, res api.BatchResult, force bool) error {
 	return nil
 }
 
-func remove(ctx context.Context, conn *connection, ref string, force bool) error {
+func remove(ctx context.Context, conn *command.Connection, ref string, force bool) error {
 	if force {
 		if err := conn.Remove(ctx, ref); !errors.Is(err, api.ErrNotFound) {
 			return err
@@ -205,7 +206,7 @@ func remove(ctx context.Context, conn *connection, ref string, force bool) error
 	if err != nil {
 		return err
 	}
-	if live(sb.State) {
+	if command.Live(sb.State) {
 		return stillLives(ref, sb.State)
 	}
 	return conn.Remove(ctx, sb.ID)
@@ -215,18 +216,18 @@ func stillLives(ref string, state api.State) error {
 	return api.Errorf(api.CodeState, "sandbox %s is %s", ref, state).WithHint(`"cloche stop %s" first, or "cloche rm -f %s"`, ref, ref)
 }
 
-func removeProcess(ctx context.Context, conn *connection, r processRef, force bool) error {
-	p, err := conn.find(ctx, r)
+func removeProcess(ctx context.Context, conn *command.Connection, r command.ProcessRef, force bool) error {
+	p, err := conn.Find(ctx, r)
 	switch {
 	case force && errors.Is(err, api.ErrNotFound):
 		return nil
 	case err != nil:
 		return err
 	case !force && !p.State.Ended():
-		return api.Errorf(api.CodeState, "process %s is %s", r.process, p.State).
-			WithHint(`"cloche signal %s TERM" first, or "cloche rm -f %s/%s"`, r, r.sandbox, r.process)
+		return api.Errorf(api.CodeState, "process %s is %s", r.Process, p.State).
+			WithHint(`"cloche signal %s TERM" first, or "cloche rm -f %s/%s"`, r, r.Sandbox, r.Process)
 	}
-	err = conn.RemoveProcess(ctx, r.sandbox, p.ExecID)
+	err = conn.RemoveProcess(ctx, r.Sandbox, p.ExecID)
 	if force && errors.Is(err, api.ErrNotFound) {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // applyRules reads each PATH:none|ro|rw of --rule, in which PATH is absolute and
@@ -12,7 +13,7 @@ import (
 func applyRules(s *api.SandboxSpec, texts []string) error {
 	for _, text := range texts {
 		bad := func(why string) error {
-			return api.Invalid("rules", "--rule %q %s", clip(text), why).
+			return api.Invalid("rules", "--rule %q %s", command.Clip(text), why).
 				WithHint("write --rule PATH:none or --rule PATH:ro, PATH being one inside, below a mount or the workspace, for example --rule /data/secrets:none")
 		}
 		i := strings.LastIndexByte(text, ':')
@@ -26,7 +27,7 @@ func applyRules(s *api.SandboxSpec, texts []string) error {
 		case access != api.AccessNone && access != api.AccessRead && access != api.AccessWrite:
 			return bad("ends with something other than none, ro or rw")
 		}
-		if err := checkText("rules", p); err != nil {
+		if err := command.CheckText("rules", p); err != nil {
 			return err
 		}
 		rules, target := holderOf(s, p)

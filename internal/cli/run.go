@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // maxCollectedStdin bounds the input of a command whose result is JSON.
@@ -19,12 +20,12 @@ func checkRunArgv(image string, args []string) error {
 	if len(args) == 0 && image != "" && image != api.DefaultImage {
 		return nil
 	}
-	return checkArgv(args)
+	return command.CheckArgv(args)
 }
 
-func runCommand(a *app) *cobra.Command {
+func runCommand(a *command.CLI) *cobra.Command {
 	var f specFlags
-	var at attachFlags
+	var at command.ExecFlags
 	var keep, detach, rm bool
 	var chars charsFlag
 	c := &cobra.Command{
@@ -55,7 +56,7 @@ and how the command ended. Input is then passed on only with -i.`,
   cloche run --image python:3.11-slim -- python3 --version
   cloche run --memory 512m --pids 64 --file ./job.py:/workspace/job.py -- python3 job.py
   generate | cloche run -- sort | head`,
-		GroupID: groupRun,
+		GroupID: command.GroupRun,
 		Args:    func(_ *cobra.Command, args []string) error { return checkRunArgv(f.image, args) },
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.Flags().Changed("rm") {
@@ -65,12 +66,12 @@ and how the command ended. Input is then passed on only with -i.`,
 				}
 				keep = !rm
 			}
-			spec, err := f.spec(c.Flags().Changed, a.paths(), a.env.Getenv)
+			spec, err := f.spec(c.Flags().Changed, a.Paths(), a.Env.Getenv)
 			if err != nil {
 				return err
 			}
 			req := api.RunRequest{Spec: spec, Exec: api.ExecRequest{Argv: args}, Keep: keep}
-			if req.Exec.MaxOutputChars, err = chars.value(c, a.json); err != nil {
+			if req.Exec.MaxOutputChars, err = chars.value(c, a.JSON); err != nil {
 				return err
 			}
 			if c.Flags().Changed("timeout") {
@@ -78,10 +79,10 @@ and how the command ended. Input is then passed on only with -i.`,
 				req.Exec.TimeoutMS, req.Spec.Limits.TimeoutMS = &spec.Limits.TimeoutMS, 0
 			}
 			if detach {
-				if err := checkArgv(args); err != nil {
+				if err := command.CheckArgv(args); err != nil {
 					return err
 				}
-				ctx, cancel := interruptible(c.Context())
+				ctx, cancel := command.Interruptible(c.Context())
 				defer cancel()
 				return imageMeant(runDetached(ctx, a, req, at), req)
 			}
@@ -95,7 +96,7 @@ and how the command ended. Input is then passed on only with -i.`,
 	c.Flags().BoolVar(&rm, "rm", true, "remove the sandbox afterwards, which is what happens")
 	_ = c.Flags().MarkHidden("rm") // it is there
 	chars.register(c.Flags())
-	at.register(c.Flags())
+	at.Register(c.Flags())
 	return c
 }
 
@@ -110,24 +111,24 @@ func imageMeant(err error, req api.RunRequest) error {
 		return err
 	}
 	ref, perr := api.ParseImageRef(word)
-	e := asError(err)
+	e := command.AsError(err)
 	if perr != nil || e.Code != api.CodeNotFound && e.Code != api.CodeCommandNotFound {
 		return err
 	}
-	command := "COMMAND"
+	argv := "COMMAND"
 	if len(req.Exec.Argv) > 1 {
-		command = shellWords(req.Exec.Argv[1:])
+		argv = shellWords(req.Exec.Argv[1:])
 	}
 	said := *e
-	return said.WithHint("an image is given with --image: `cloche run --image %s -- %s`", ref.Familiar(), command)
+	return said.WithHint("an image is given with --image: `cloche run --image %s -- %s`", ref.Familiar(), argv)
 }
 
-func run(ctx context.Context, a *app, req api.RunRequest, f attachFlags) (err error) {
-	ctx, t, err := a.prepare(ctx, f, &req.Exec)
+func run(ctx context.Context, a *command.CLI, req api.RunRequest, f command.ExecFlags) (err error) {
+	ctx, t, err := a.Prepare(ctx, f, &req.Exec)
 	if err != nil {
 		return err
 	}
-	defer t.release()
+	defer t.Release()
 	keeps := ""
 	if req.Keep {
 		keeps = "--keep"
@@ -137,43 +138,43 @@ func run(ctx context.Context, a *app, req api.RunRequest, f attachFlags) (err er
 		return err
 	}
 	defer func() {
-		if cerr := conn.close(); cerr != nil && err == nil {
+		if cerr := conn.Close(); cerr != nil && err == nil {
 			err = cerr
-		} else if cerr != nil && !f.quiet {
-			a.warn("%v", asError(cerr).Message) // the first error, or the command's own status, is the result
+		} else if cerr != nil && !f.Quiet {
+			a.Warn("%v", command.AsError(cerr).Message) // the first error, or the command's own status, is the result
 		}
 	}()
-	if a.json {
+	if a.JSON {
 		return runCollected(ctx, a, conn, req, f)
 	}
-	v := watchCreate(a, "starting", f.quiet)
+	v := watchCreate(a, "starting", f.Quiet)
 	stream, err := conn.RunStream(client.WithPullProgress(ctx, v.pulling), req, v.step)
 	v.stop()
 	if err != nil {
 		return err
 	}
 	defer stream.Close()
-	t.starting()
-	if sb := stream.Sandbox(); sb != nil && !f.quiet {
-		a.warnGranted(sb.Adjusted, sb.Unenforced)
+	t.Starting()
+	if sb := stream.Sandbox(); sb != nil && !f.Quiet {
+		a.WarnGranted(sb.Adjusted, sb.Unenforced)
 		if req.Keep {
-			a.warn("the sandbox is kept as %s", sb.Name)
+			a.Warn("the sandbox is kept as %s", sb.Name)
 		}
 	}
-	t.stream, t.stdin, t.again = stream, a.wantStdin(f), "--allow"
+	t.Stream, t.Stdin, t.Again = stream, a.WantStdin(f), "--allow"
 	if sb := stream.Sandbox(); sb != nil && req.Keep {
-		t.again = "cloche egress allow " + shellWord(sb.Name)
+		t.Again = "cloche egress allow " + shellWord(sb.Name)
 	}
-	return runResult(a, t, f.quiet)
+	return runResult(a, t, f.Quiet)
 }
 
 // runtimeFor returns where a run executes. A kept sandbox requires a daemon. keeps is the flag that
 // requires one, or empty.
-func runtimeFor(ctx context.Context, a *app, keeps string) (*connection, error) {
+func runtimeFor(ctx context.Context, a *command.CLI, keeps string) (*command.Connection, error) {
 	if keeps == "" {
-		return a.daemonOrInProcess(ctx, true)
+		return a.DaemonOrInProcess(ctx, true)
 	}
-	conn, err := a.daemon()
+	conn, err := a.Daemon()
 	if e := asErrorOrNil(err); e != nil && e.Code == api.CodeUnavailable {
 		return nil, api.Errorf(api.CodeUnavailable, "%s: %s, and without one nothing can be kept", keeps, e.Message).WithHint("%s", e.Hint)
 	}
@@ -184,11 +185,11 @@ func asErrorOrNil(err error) *api.Error {
 	if err == nil {
 		return nil
 	}
-	return asError(err)
+	return command.AsError(err)
 }
 
 // runCollected is the run of --json: one call, one document.
-func runCollected(ctx context.Context, a *app, conn *connection, req api.RunRequest, f attachFlags) error {
+func runCollected(ctx context.Context, a *command.CLI, conn *command.Connection, req api.RunRequest, f command.ExecFlags) error {
 	var err error
 	if req.Exec.Stdin, err = collectStdin(a, f); err != nil {
 		return err
@@ -197,39 +198,39 @@ func runCollected(ctx context.Context, a *app, conn *connection, req api.RunRequ
 	if err != nil {
 		return err
 	}
-	if err := a.printJSON(res); err != nil {
+	if err := a.PrintJSON(res); err != nil {
 		return err
 	}
-	return finish(&res.Result)
+	return command.Finish(&res.Result)
 }
 
 // collectStdin returns the complete input of a command whose result is collected. It reads only on
 // request, because an input that is never closed would block the command indefinitely.
-func collectStdin(a *app, f attachFlags) (api.Bytes, error) {
-	if !f.interactive || a.stdio.In == nil {
+func collectStdin(a *command.CLI, f command.ExecFlags) (api.Bytes, error) {
+	if !f.Interactive || a.Stdio.In == nil {
 		return nil, nil
 	}
-	data, err := io.ReadAll(io.LimitReader(a.stdio.In, maxCollectedStdin+1))
+	data, err := io.ReadAll(io.LimitReader(a.Stdio.In, maxCollectedStdin+1))
 	if err != nil {
 		return nil, api.Invalid("stdin", "read standard input: %w", err)
 	}
 	if len(data) > maxCollectedStdin {
-		return nil, api.Errorf(api.CodeTooLarge, "standard input is more than %s", formatSize(maxCollectedStdin)).
+		return nil, api.Errorf(api.CodeTooLarge, "standard input is more than %s", command.FormatSize(maxCollectedStdin)).
 			WithHint("leave --json out, which streams it, or mount a directory with the data")
 	}
 	return data, nil
 }
 
 // result waits for a streamed command and reports how it ended.
-func runResult(a *app, t *attachment, quiet bool) error {
-	res, err := t.run()
+func runResult(a *command.CLI, t *command.ExecSession, quiet bool) error {
+	res, err := t.Run()
 	if err != nil {
 		return err
 	}
 	if !quiet {
-		a.warnGranted(res.Adjusted, nil)
-		explain(a, res)
-		tellRefusals(a, res, t.again)
+		a.WarnGranted(res.Adjusted, nil)
+		command.Explain(a, res)
+		tellRefusals(a, res, t.Again)
 	}
-	return finish(res)
+	return command.Finish(res)
 }

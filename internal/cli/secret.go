@@ -7,9 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func secretCommand(a *app) *cobra.Command {
+func secretCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "secret",
 		Short: "List secrets for sandboxes",
@@ -17,37 +18,37 @@ func secretCommand(a *app) *cobra.Command {
 each value, the hosts that may receive it and the callers that can use it; "run"
 and "create" request one with --secret. No command shows a value.`,
 		Example: "  cloche secret ls\n  cloche run --net on --allow api.openai.com --secret openai=OPENAI_API_KEY -- python3 ask.py",
-		GroupID: groupHost,
-		Args:    unknownVerb,
+		GroupID: command.GroupHost,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(secretListCommand(a))
 	return c
 }
 
-func secretListCommand(a *app) *cobra.Command {
+func secretListCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the secrets that you can use",
 		Long: `List the secrets that you can use: their names, the hosts that may receive their
 values, and whether programs get a placeholder or the value itself.`,
 		Example: "  cloche secret ls\n  cloche secret ls --json",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Secrets(ctx)
 				if err != nil {
 					return err
 				}
-				if a.json {
+				if a.JSON {
 					list.Secrets = append([]api.Secret{}, list.Secrets...)
-					return a.printJSON(list)
+					return a.PrintJSON(list)
 				}
 				var rows [][]string
 				for _, s := range list.Secrets {
 					rows = append(rows, secretRow(s))
 				}
-				return writeTable(a.stdio.Out, []string{"NAME", "MODES", "HOSTS", "FROM"}, rows)
+				return command.WriteTable(a.Stdio.Out, []string{"NAME", "MODES", "HOSTS", "FROM"}, rows)
 			})
 		},
 	}
@@ -74,8 +75,8 @@ func parseSecret(text string) (api.SecretUse, error) {
 	name, env, named := strings.Cut(rest, "=")
 	use := api.SecretUse{Name: name, Env: env, Mode: api.SecretMode(mode)}
 	if name == "" || named && env == "" || moded && use.Mode != api.SecretPlaceholder && use.Mode != api.SecretEnv {
-		return use, api.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", clip(text)).
+		return use, api.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", command.Clip(text)).
 			WithHint("name a secret that \"cloche secret ls\" lists, the variable for it and %s or %s: openai=OPENAI_API_KEY:%s", api.SecretPlaceholder, api.SecretEnv, api.SecretPlaceholder)
 	}
-	return use, checkText("secrets", text)
+	return use, command.CheckText("secrets", text)
 }

@@ -5,10 +5,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func serveCommand(a *app) *cobra.Command {
-	var o ServeOptions
+func serveCommand(a *command.CLI) *cobra.Command {
+	var o command.ServeOptions
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
@@ -25,23 +26,23 @@ Settings without a flag come from the environment: CLOCHE__LISTEN,
 CLOCHE__LOG__LEVEL and so on; then from settings.yaml in the home, or the file
 of --settings. "cloche config show" prints each setting with its source.`,
 		Example: "  cloche serve\n  cloche serve --home /srv/cloche --config /etc/cloche.yaml\n  CLOCHE_TOKEN=$(cat token) cloche serve --listen tcp://127.0.0.1:7070\n  cloche serve --listen tcp://:7070 --host-name box.example.org --tls-cert cert.pem --tls-key key.pem",
-		GroupID: groupHost,
-		Args:    exactly(0, "none"),
+		GroupID: command.GroupHost,
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if a.env.Serve == nil {
+			if a.Env.Serve == nil {
 				return api.Errorf(api.CodeUnsupported, "the daemon runs on Linux and macOS only").WithHint("start it there, and name it here with --host or CLOCHE_HOST")
 			}
-			ctx, cancel := interruptible(c.Context())
+			ctx, cancel := command.Interruptible(c.Context())
 			defer cancel()
-			o.Home, o.JSON = a.home, a.json
-			return a.env.Serve(ctx, o)
+			o.Home, o.JSON = a.Home, a.JSON
+			return a.Env.Serve(ctx, o)
 		},
 	}
 	registerServe(&o, c.Flags())
 	return c
 }
 
-func registerServe(o *ServeOptions, flags *pflag.FlagSet) {
+func registerServe(o *command.ServeOptions, flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.Listen, "listen", nil, "also listen here, `unix:///PATH | tcp://HOST:PORT` (repeatable; the socket in the home is always there)")
 	flags.StringArrayVar(&o.HostNames, "host-name", nil, "accept calls over TCP to this host `name`, such as box.example.org or *.example.org (repeatable; addresses, localhost and the machine's own names always are)")
 	flags.StringArrayVar(&o.Origins, "origin", nil, "accept calls from browser pages of this `origin`, such as https://tools.example.org (repeatable)")

@@ -6,11 +6,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func shellCommand(a *app) *cobra.Command {
+func shellCommand(a *command.CLI) *cobra.Command {
 	var keys string
-	var who namingFlags
+	var who command.NamingFlags
 	c := &cobra.Command{
 		Use:   "shell [flags] SANDBOX",
 		Short: "Open a shell in a running sandbox",
@@ -22,40 +23,40 @@ With a terminal, the detach keys leave the shell running, and so does a closed
 terminal; "cloche attach" reconnects and shows its screen. A shell that ends
 leaves no record.`,
 		Example:           "  cloche shell build\n  echo 'ls -l' | cloche shell build\n  cloche shell --detach-keys ctrl-],q build",
-		GroupID:           groupRun,
-		Args:              exactly(1, "one sandbox"),
-		ValidArgsFunction: a.completeSandboxes,
+		GroupID:           command.GroupRun,
+		Args:              command.Exactly(1, "one sandbox"),
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			detach, err := parseDetachKeys(keys)
+			detach, err := command.ParseDetachKeys(keys)
 			if err != nil {
 				return err
 			}
-			naming, err := who.naming()
+			naming, err := who.Naming()
 			if err != nil {
 				return err
 			}
-			_, in := terminalOf(a.stdio.In)
-			_, out := terminalOf(a.stdio.Out)
-			attached := !in || !out || a.json
+			_, in := command.TerminalOf(a.Stdio.In)
+			_, out := command.TerminalOf(a.Stdio.Out)
+			attached := !in || !out || a.JSON
 			var stdin api.Bytes
-			if a.json {
+			if a.JSON {
 				// It can be read once, and there may be two attempts.
-				if stdin, err = collectStdin(a, attachFlags{interactive: true}); err != nil {
+				if stdin, err = collectStdin(a, command.ExecFlags{Interactive: true}); err != nil {
 					return err
 				}
 			}
 			return eachShell(args[0], func(argv []string) error {
 				req := api.ExecRequest{Naming: naming, Argv: argv, Stdin: stdin}
 				if attached {
-					return runExec(c.Context(), a, args[0], req, attachFlags{interactive: true})
+					return runExec(c.Context(), a, args[0], req, command.ExecFlags{Interactive: true})
 				}
 				giveTerminal(a, &req)
 				return shell(c.Context(), a, args[0], req, detach)
 			})
 		},
 	}
-	c.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "keys that detach and leave the shell running; '' for no keys")
-	who.register(c.Flags())
+	c.Flags().StringVar(&keys, "detach-keys", command.DefaultDetachKeys, "keys that detach and leave the shell running; '' for no keys")
+	who.Register(c.Flags())
 	return c
 }
 
@@ -67,36 +68,36 @@ func eachShell(sandbox string, do func(argv []string) error) error {
 			return err
 		}
 	}
-	return api.Errorf(api.CodeCommandNotFound, "sandbox %q has no shell: neither bash nor sh is in it", clip(sandbox)).
-		WithHint("run its programs with: cloche exec %s -- PROGRAM", clip(sandbox))
+	return api.Errorf(api.CodeCommandNotFound, "sandbox %q has no shell: neither bash nor sh is in it", command.Clip(sandbox)).
+		WithHint("run its programs with: cloche exec %s -- PROGRAM", command.Clip(sandbox))
 }
 
 // shell starts a managed shell and joins it.
-func shell(ctx context.Context, a *app, sandbox string, req api.ExecRequest, keys []byte) error {
+func shell(ctx context.Context, a *command.CLI, sandbox string, req api.ExecRequest, keys []byte) error {
 	fallBack := false
-	err := joined(ctx, a, func(ctx context.Context, j *join) error {
+	err := command.WithProcessSession(ctx, a, func(ctx context.Context, j *command.ProcessSession) error {
 		// A repeated start finds the process of a first one whose answer was lost.
-		req.ExecID = api.NewID(shellName + "-")
-		sandbox, err := j.conn.named(ctx, sandbox, req.Naming)
+		req.ExecID = api.NewID(command.ShellName + "-")
+		sandbox, err := j.Conn.Named(ctx, sandbox, req.Naming)
 		if err != nil {
 			return err
 		}
 		start := req
 		start.NameTemplate = "" // has named it
-		p, err := j.conn.StartProcess(ctx, sandbox, api.ProcessSpec{ExecRequest: start, Name: shellName, OpenStdin: true})
+		p, err := j.Conn.StartProcess(ctx, sandbox, api.ProcessSpec{ExecRequest: start, Name: command.ShellName, OpenStdin: true})
 		if err != nil {
 			fallBack = api.CodeOf(err) == api.CodeUnsupported
 			return err
 		}
-		j.ref, j.tidy = processRef{sandbox, p.ExecID}, true
+		j.Ref, j.Tidy = command.ProcessRef{Sandbox: sandbox, Process: p.ExecID}, true
 		begin := int64(0)
 		p.StdinOpen = true
-		return j.open(ctx, p, joinFlags{since: &begin, keys: keys})
+		return j.Open(ctx, p, command.AttachFlags{Since: &begin, Keys: keys})
 	})
 	if fallBack {
-		a.warn("%s: the shell will not outlive this program", asError(err).Message)
+		a.Warn("%s: the shell will not outlive this program", command.AsError(err).Message)
 		req.ExecID = ""
-		return runExec(ctx, a, sandbox, req, attachFlags{interactive: true, tty: true})
+		return runExec(ctx, a, sandbox, req, command.ExecFlags{Interactive: true, Tty: true})
 	}
 	return err
 }

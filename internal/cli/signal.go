@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -19,7 +20,7 @@ type signalled struct {
 	Signal  string `json:"signal"`
 }
 
-func signalCommand(a *app) *cobra.Command {
+func signalCommand(a *command.CLI) *cobra.Command {
 	var scope string
 	c := &cobra.Command{
 		Use:   "signal [flags] SANDBOX PROCESS SIGNAL",
@@ -31,9 +32,9 @@ of its terminal; --scope process is the process alone.
 A signal that ends a process (TERM, KILL, INT, QUIT, HUP) also ends its restart
 policy. A signal to a process that has ended is an error.`,
 		Example:           "  cloche signal build worker TERM\n  cloche signal --scope process build web HUP",
-		GroupID:           groupProcess,
-		Args:              oneProcess(1, "SANDBOX PROCESS SIGNAL"),
-		ValidArgsFunction: a.completeProcess,
+		GroupID:           command.GroupProcess,
+		Args:              command.OneProcess(1, "SANDBOX PROCESS SIGNAL"),
+		ValidArgsFunction: a.CompleteProcess,
 		RunE: func(c *cobra.Command, args []string) error {
 			name, err := parseSignal(args[len(args)-1])
 			if err != nil {
@@ -43,16 +44,16 @@ policy. A signal to a process that has ended is an error.`,
 			switch r.Scope {
 			case "", api.ScopeTree, api.ScopeGroup, api.ScopeProcess:
 			default:
-				return api.Invalid("scope", "--scope %q is not a scope", clip(scope)).WithHint("give tree, group or process")
+				return api.Invalid("scope", "--scope %q is not a scope", command.Clip(scope)).WithHint("give tree, group or process")
 			}
-			return a.withProcess(c, args[:len(args)-1], func(ctx context.Context, conn *connection, ref processRef, _ api.Process) error {
-				if err := conn.SignalProcess(ctx, ref.sandbox, ref.process, r); err != nil {
+			return a.WithProcess(c, args[:len(args)-1], func(ctx context.Context, conn *command.Connection, ref command.ProcessRef, _ api.Process) error {
+				if err := conn.SignalProcess(ctx, ref.Sandbox, ref.Process, r); err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(signalled{ref.sandbox, ref.process, name})
+				if a.JSON {
+					return a.PrintJSON(signalled{ref.Sandbox, ref.Process, name})
 				}
-				fmt.Fprintln(a.stdio.Out, terminal.Printable(ref.process))
+				fmt.Fprintln(a.Stdio.Out, terminal.Printable(ref.Process))
 				return nil
 			})
 		},
@@ -68,7 +69,7 @@ func parseSignal(s string) (string, error) {
 		name = api.SignalName(n)
 	}
 	if api.SignalNumber(name) == 0 {
-		return "", api.Invalid("signal", "%q is not a signal", clip(s)).WithHint("give a name such as TERM, KILL, HUP or USR1, or its number")
+		return "", api.Invalid("signal", "%q is not a signal", command.Clip(s)).WithHint("give a name such as TERM, KILL, HUP or USR1, or its number")
 	}
 	return name, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -23,7 +24,7 @@ const maxInstructions = 1<<20 + 1
 
 const skillUsage = "one of your skills, `NAME[:ro|rw]`, at .skills/NAME below the workspace; * is all of them (repeatable)"
 
-func skillCommand(a *app) *cobra.Command {
+func skillCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "skill",
 		Short: "Manage skills: instructions and files for agents",
@@ -31,38 +32,38 @@ func skillCommand(a *app) *cobra.Command {
 something. Skills belong to you, not to a sandbox; "cloche run --skill NAME"
 mounts one at .skills/NAME in the workspace.`,
 		Example: "  cloche skill add ./pdf\n  cloche run --skill pdf -- cat .skills/pdf/SKILL.md\n  cloche skill ls",
-		GroupID: groupLook,
-		Args:    unknownVerb,
+		GroupID: command.GroupLook,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(skillListCommand(a), skillAddCommand(a), skillShowCommand(a), skillEditCommand(a), skillRemoveCommand(a), skillFilesCommand(a))
 	return c
 }
 
-func skillListCommand(a *app) *cobra.Command {
+func skillListCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
 		Short:   "List skills",
 		Long:    "List your skills, last changed first, and packages that can't be read.",
 		Example: "  cloche skill ls\n  cloche skill ls --json",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Skills(ctx, false)
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(list)
+				if a.JSON {
+					return a.PrintJSON(list)
 				}
 				var rows [][]string
 				for _, sk := range list.Skills {
-					rows = append(rows, []string{terminal.Printable(sk.Name), formatAge(time.Since(sk.UpdatedAt)) + " ago", terminal.Printable(firstWords(sk.Description))})
+					rows = append(rows, []string{terminal.Printable(sk.Name), command.FormatAge(time.Since(sk.UpdatedAt)) + " ago", terminal.Printable(firstWords(sk.Description))})
 				}
 				for _, f := range list.Faults {
 					rows = append(rows, []string{terminal.Printable(f.Dir), "-", "cannot be read: " + terminal.Printable(f.Error.Message)})
 				}
-				return writeTable(a.stdio.Out, []string{"NAME", "CHANGED", "DESCRIPTION"}, rows)
+				return command.WriteTable(a.Stdio.Out, []string{"NAME", "CHANGED", "DESCRIPTION"}, rows)
 			})
 		},
 	}
@@ -78,7 +79,7 @@ func firstWords(s string) string {
 	return s
 }
 
-func skillAddCommand(a *app) *cobra.Command {
+func skillAddCommand(a *command.CLI) *cobra.Command {
 	var o api.SkillArchive
 	var preview bool
 	c := &cobra.Command{
@@ -88,9 +89,9 @@ func skillAddCommand(a *app) *cobra.Command {
 input. If there are several, --only selects them. Symlinks are refused, and so
 is more than 20 MiB as an archive or 64 MiB unpacked.`,
 		Example: "  cloche skill add ./pdf\n  cloche skill add --subdir skills --only pdf --only xlsx repo.zip\n  cloche skill add --preview repo.zip",
-		Args:    exactly(1, "DIR, ZIP or -"),
+		Args:    command.Exactly(1, "DIR, ZIP or -"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := checkText("skill", append([]string{o.Subdir}, o.Paths...)...); err != nil {
+			if err := command.CheckText("skill", append([]string{o.Subdir}, o.Paths...)...); err != nil {
 				return err
 			}
 			in, err := openSkill(a, args[0])
@@ -98,7 +99,7 @@ is more than 20 MiB as an archive or 64 MiB unpacked.`,
 				return err
 			}
 			defer in.Close()
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				if preview {
 					list, err := conn.PreviewSkills(ctx, in, o)
 					if err != nil {
@@ -110,12 +111,12 @@ is more than 20 MiB as an archive or 64 MiB unpacked.`,
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(list)
+				if a.JSON {
+					return a.PrintJSON(list)
 				}
 				for _, sk := range list.Skills {
-					if _, err := fmt.Fprintln(a.stdio.Out, terminal.Printable(sk.Name)); err != nil {
-						return outputError(err)
+					if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(sk.Name)); err != nil {
+						return command.OutputError(err)
 					}
 				}
 				return nil
@@ -128,9 +129,9 @@ is more than 20 MiB as an archive or 64 MiB unpacked.`,
 	return c
 }
 
-func printPreviews(a *app, list api.SkillPreviewList) error {
-	if a.json {
-		return a.printJSON(list)
+func printPreviews(a *command.CLI, list api.SkillPreviewList) error {
+	if a.JSON {
+		return a.PrintJSON(list)
 	}
 	var rows [][]string
 	for _, pv := range list.Skills {
@@ -144,13 +145,13 @@ func printPreviews(a *app, list api.SkillPreviewList) error {
 		}
 		rows = append(rows, []string{terminal.Printable(at), terminal.Printable(pv.Name), state, terminal.Printable(firstWords(pv.Description))})
 	}
-	return writeTable(a.stdio.Out, []string{"PATH", "NAME", "STATE", "DESCRIPTION"}, rows)
+	return command.WriteTable(a.Stdio.Out, []string{"PATH", "NAME", "STATE", "DESCRIPTION"}, rows)
 }
 
 // openSkill opens an archive, or packs a directory as one.
-func openSkill(a *app, name string) (io.ReadCloser, error) {
+func openSkill(a *command.CLI, name string) (io.ReadCloser, error) {
 	if name == "-" {
-		return io.NopCloser(a.stdio.In), nil
+		return io.NopCloser(a.Stdio.In), nil
 	}
 	fi, err := os.Stat(name)
 	if err != nil {
@@ -170,30 +171,30 @@ func openSkill(a *app, name string) (io.ReadCloser, error) {
 	return localdir.Zip(abs)
 }
 
-func skillShowCommand(a *app) *cobra.Command {
+func skillShowCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:     "show NAME",
 		Short:   "Show a skill and its signature",
 		Long:    "Show a skill's description, its signer and its instructions.",
 		Example: "  cloche skill show pdf\n  cloche skill show --json pdf",
-		Args:    exactly(1, "NAME"),
+		Args:    command.Exactly(1, "NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				sk, err := conn.GetSkill(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(sk)
+				if a.JSON {
+					return a.PrintJSON(sk)
 				}
 				signed := sk.SignedBy
 				if signed == "" {
 					signed = "no key that the operator trusts"
 				}
-				_, err = fmt.Fprintf(a.stdio.Out, "name:         %s\ndisplay name: %s\ndescription:  %s\ndirectory:    %s\nsigned by:    %s\nchanged:      %s\n\n%s\n",
+				_, err = fmt.Fprintf(a.Stdio.Out, "name:         %s\ndisplay name: %s\ndescription:  %s\ndirectory:    %s\nsigned by:    %s\nchanged:      %s\n\n%s\n",
 					terminal.Printable(sk.Name), terminal.Printable(sk.DisplayName), terminal.Printable(strings.Join(strings.Fields(sk.Description), " ")), terminal.Printable(sk.Dir), signed, sk.UpdatedAt.Format(time.RFC3339), printableLines(sk.Instructions))
 				if err != nil {
-					return outputError(err)
+					return command.OutputError(err)
 				}
 				return nil
 			})
@@ -210,7 +211,7 @@ func printableLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-func skillEditCommand(a *app) *cobra.Command {
+func skillEditCommand(a *command.CLI) *cobra.Command {
 	var displayName, description, instructions string
 	c := &cobra.Command{
 		Use:   "edit NAME",
@@ -218,10 +219,10 @@ func skillEditCommand(a *app) *cobra.Command {
 		Long: `Change the description, display name or instructions of a skill. Other front
 matter stays.`,
 		Example: "  cloche skill edit --description 'Reads and writes PDF files' pdf\n  cloche skill edit --instructions new.md pdf",
-		Args:    exactly(1, "NAME"),
+		Args:    command.Exactly(1, "NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			var change api.SkillChange
-			if err := checkText("skill", displayName, description); err != nil {
+			if err := command.CheckText("skill", displayName, description); err != nil {
 				return err
 			}
 			if c.Flags().Changed("display-name") {
@@ -240,15 +241,15 @@ matter stays.`,
 			if change == (api.SkillChange{}) {
 				return api.Invalid("skill", "nothing is to be changed").WithHint("give --display-name, --description or --instructions")
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				sk, err := conn.UpdateSkill(ctx, args[0], change)
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(sk)
+				if a.JSON {
+					return a.PrintJSON(sk)
 				}
-				_, err = fmt.Fprintln(a.stdio.Out, terminal.Printable(sk.Name))
+				_, err = fmt.Fprintln(a.Stdio.Out, terminal.Printable(sk.Name))
 				return err
 			})
 		},
@@ -259,8 +260,8 @@ matter stays.`,
 	return c
 }
 
-func readInstructions(a *app, name string) (string, error) {
-	in := a.stdio.In
+func readInstructions(a *command.CLI, name string) (string, error) {
+	in := a.Stdio.In
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
@@ -274,10 +275,10 @@ func readInstructions(a *app, name string) (string, error) {
 		return "", localdir.Error("read", name, err)
 	}
 	text := string(data)
-	return text, checkText("instructions", text)
+	return text, command.CheckText("instructions", text)
 }
 
-func skillRemoveCommand(a *app) *cobra.Command {
+func skillRemoveCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm NAME...",
 		Short:   "Remove skills",
@@ -285,14 +286,14 @@ func skillRemoveCommand(a *app) *cobra.Command {
 		Example: "  cloche skill rm pdf",
 		Args:    atLeast(1, "skills"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.each(c.Context(), args, "removing", func(ctx context.Context, conn *connection, name string) (any, error) {
+			return a.Each(c.Context(), args, "removing", func(ctx context.Context, conn *command.Connection, name string) (any, error) {
 				return removed{name}, conn.RemoveSkill(ctx, name)
 			})
 		},
 	}
 }
 
-func skillFilesCommand(a *app) *cobra.Command {
+func skillFilesCommand(a *command.CLI) *cobra.Command {
 	var read, write, remove bool
 	var o client.SkillFileOptions
 	c := &cobra.Command{
@@ -308,12 +309,12 @@ written are text of at most 1 MiB.`,
 			if (read || write || remove) && path == "" {
 				return api.Invalid("path", "no file was named").WithHint("cloche skill files NAME lists them")
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				switch {
 				case read:
 					return catSkill(ctx, a, conn, args[0], path)
 				case write:
-					return conn.WriteSkillFile(ctx, args[0], path, a.stdio.In)
+					return conn.WriteSkillFile(ctx, args[0], path, a.Stdio.In)
 				case remove:
 					return conn.RemoveSkillFile(ctx, args[0], path)
 				}
@@ -342,31 +343,31 @@ func skillPathArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func catSkill(ctx context.Context, a *app, conn *connection, name, path string) error {
+func catSkill(ctx context.Context, a *command.CLI, conn *command.Connection, name, path string) error {
 	r, err := conn.OpenSkillFile(ctx, name, path)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	return copyOut(a, r)
+	return command.CopyOut(a, r)
 }
 
-func printSkillFiles(a *app, list api.SkillFileList) error {
-	if a.json {
-		return a.printJSON(list)
+func printSkillFiles(a *command.CLI, list api.SkillFileList) error {
+	if a.JSON {
+		return a.PrintJSON(list)
 	}
 	var rows [][]string
 	for _, f := range list.Files {
 		size := "-"
 		if f.Type == api.TypeFile {
-			size = formatSize(f.Size)
+			size = command.FormatSize(f.Size)
 		}
 		rows = append(rows, []string{terminal.Printable(f.Path), string(f.Type), size})
 	}
 	if list.Truncated {
 		rows = append(rows, []string{"…", "more", "-"})
 	}
-	return writeTable(a.stdio.Out, []string{"PATH", "TYPE", "SIZE"}, rows)
+	return command.WriteTable(a.Stdio.Out, []string{"PATH", "TYPE", "SIZE"}, rows)
 }
 
 // parseSkill reads the value of --skill.

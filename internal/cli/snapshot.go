@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func snapshotCommand(a *app) *cobra.Command {
+func snapshotCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
 		Short: "Manage snapshots of files",
@@ -20,15 +21,15 @@ func snapshotCommand(a *app) *cobra.Command {
 workspace. "cloche run --snapshot" and "cloche create --snapshot" start from a
 copy of it. Mounts, /tmp, /dev/shm and processes aren't in it.`,
 		Example: "  cloche snapshot create build --name deps\n  cloche run --snapshot deps -- make test",
-		GroupID: groupRun,
-		Args:    unknownVerb,
+		GroupID: command.GroupRun,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(snapshotCreateCommand(a), snapshotListCommand(a), snapshotInspectCommand(a), snapshotRemoveCommand(a))
 	return c
 }
 
-func snapshotCreateCommand(a *app) *cobra.Command {
+func snapshotCreateCommand(a *command.CLI) *cobra.Command {
 	var req api.SnapshotRequest
 	var scope string
 	var labels []string
@@ -39,15 +40,17 @@ func snapshotCreateCommand(a *app) *cobra.Command {
 paused meanwhile, so that all files are from one moment. For an ended sandbox
 only the workspace is available.`,
 		Example:           "  cloche snapshot create build\n  cloche snapshot create --name deps --scope workspace build",
-		Args:              exactly(1, "one sandbox"),
-		ValidArgsFunction: a.completeSandboxes,
+		Args:              command.Exactly(1, "one sandbox"),
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			var err error
-			if req.Labels, err = parseLabels("--label", labels); err != nil {
+			if req.Labels, err = command.ParseLabels("--label", labels); err != nil {
 				return err
 			}
 			req.Scope = api.SnapshotScope(scope)
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return makeSnapshot(ctx, a, conn, args[0], req) })
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
+				return makeSnapshot(ctx, a, conn, args[0], req)
+			})
 		},
 	}
 	c.Flags().StringVar(&req.Name, "name", "", "the snapshot's `NAME` (default its id)")
@@ -56,53 +59,53 @@ only the workspace is available.`,
 	return c
 }
 
-func makeSnapshot(ctx context.Context, a *app, conn *connection, ref string, req api.SnapshotRequest) error {
-	p := startProgress(a.stdio.Err, a.showProgress(), "copying the files of "+ref)
+func makeSnapshot(ctx context.Context, a *command.CLI, conn *command.Connection, ref string, req api.SnapshotRequest) error {
+	p := command.StartProgress(a.Stdio.Err, a.ShowProgress(), "copying the files of "+ref)
 	snap, err := conn.CreateSnapshot(ctx, ref, req)
-	p.stop()
+	p.Stop()
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(snap)
+	if a.JSON {
+		return a.PrintJSON(snap)
 	}
 	if !snap.Consistent {
-		a.warn("snapshot %s: the sandbox could not be paused, so its files may be from several moments", snap.Name)
+		a.Warn("snapshot %s: the sandbox could not be paused, so its files may be from several moments", snap.Name)
 	}
 	for _, skip := range snap.Left {
-		a.warn("snapshot %s leaves out %s: %s", snap.Name, terminal.Printable(skip.Path), terminal.Printable(skip.Reason))
+		a.Warn("snapshot %s leaves out %s: %s", snap.Name, terminal.Printable(skip.Path), terminal.Printable(skip.Reason))
 	}
-	_, err = fmt.Fprintln(a.stdio.Out, terminal.Printable(snap.Name))
+	_, err = fmt.Fprintln(a.Stdio.Out, terminal.Printable(snap.Name))
 	return err
 }
 
-func snapshotListCommand(a *app) *cobra.Command {
+func snapshotListCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
 		Short:   "List snapshots",
 		Long:    "List the snapshots, newest first. Without a daemon, those of the home.",
 		Example: "  cloche snapshot ls\n  cloche snapshot ls --json",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Snapshots(ctx)
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(list)
+				if a.JSON {
+					return a.PrintJSON(list)
 				}
 				var rows [][]string
 				for _, s := range list.Snapshots {
-					rows = append(rows, []string{s.ID, s.Name, string(s.Scope), formatSize(s.SizeBytes), s.Image, formatAge(time.Since(s.CreatedAt))})
+					rows = append(rows, []string{s.ID, s.Name, string(s.Scope), command.FormatSize(s.SizeBytes), s.Image, command.FormatAge(time.Since(s.CreatedAt))})
 				}
-				return writeTable(a.stdio.Out, []string{"ID", "NAME", "SCOPE", "SIZE", "IMAGE", "AGE"}, rows)
+				return command.WriteTable(a.Stdio.Out, []string{"ID", "NAME", "SCOPE", "SIZE", "IMAGE", "AGE"}, rows)
 			})
 		},
 	}
 }
 
-func snapshotInspectCommand(a *app) *cobra.Command {
+func snapshotInspectCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect SNAPSHOT...",
 		Short: "Show the records of snapshots",
@@ -111,16 +114,16 @@ omitted and why.`,
 		Example: "  cloche snapshot inspect deps",
 		Args:    atLeast(1, "snapshots"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
 				for _, ref := range args {
 					snap, err := conn.GetSnapshot(ctx, ref)
 					if err != nil {
 						return err
 					}
-					if a.json {
-						err = a.printJSON(snap)
+					if a.JSON {
+						err = a.PrintJSON(snap)
 					} else {
-						err = a.encodeJSON(snap, "  ")
+						err = a.EncodeJSON(snap, "  ")
 					}
 					if err != nil {
 						return err
@@ -132,7 +135,7 @@ omitted and why.`,
 	}
 }
 
-func snapshotRemoveCommand(a *app) *cobra.Command {
+func snapshotRemoveCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm SNAPSHOT...",
 		Short: "Remove snapshots",
@@ -141,7 +144,7 @@ files.`,
 		Example: "  cloche snapshot rm deps",
 		Args:    atLeast(1, "snapshots"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *connection) error {
+			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
 				for _, ref := range args {
 					if err := conn.RemoveSnapshot(ctx, ref); err != nil {
 						return err
@@ -153,7 +156,7 @@ files.`,
 	}
 }
 
-func diffCommand(a *app) *cobra.Command {
+func diffCommand(a *command.CLI) *cobra.Command {
 	var root, summary bool
 	c := &cobra.Command{
 		Use:   "diff [flags] SANDBOX",
@@ -163,9 +166,9 @@ path. For a sandbox that was created with --layered this is its workspace,
 running or not. With --root it is the root filesystem of a running sandbox,
 which is paused for that moment.`,
 		Example:           "  cloche diff build\n  cloche diff --root --summary build",
-		GroupID:           groupLook,
-		Args:              exactly(1, "one sandbox"),
-		ValidArgsFunction: a.completeSandboxes,
+		GroupID:           command.GroupLook,
+		Args:              command.Exactly(1, "one sandbox"),
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			o := api.DiffOptions{Scope: api.DiffWorkspace, Limit: 10_000}
 			if root {
@@ -174,7 +177,9 @@ which is paused for that moment.`,
 			if summary {
 				o.Limit = 1
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error { return diff(ctx, a, conn, args[0], o, summary) })
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
+				return diff(ctx, a, conn, args[0], o, summary)
+			})
 		},
 	}
 	c.Flags().BoolVar(&root, "root", false, "the root filesystem instead of the workspace")
@@ -182,7 +187,7 @@ which is paused for that moment.`,
 	return c
 }
 
-func diff(ctx context.Context, a *app, conn *connection, ref string, o api.DiffOptions, summary bool) error {
+func diff(ctx context.Context, a *command.CLI, conn *command.Connection, ref string, o api.DiffOptions, summary bool) error {
 	letters := map[api.ChangeKind]string{api.ChangeAdded: "A", api.ChangeChanged: "C", api.ChangeRemoved: "D"}
 	var all api.Diff
 	for {
@@ -191,9 +196,9 @@ func diff(ctx context.Context, a *app, conn *connection, ref string, o api.DiffO
 			return err
 		}
 		all = withChanges(d, all.Changes)
-		if !a.json && !summary {
+		if !a.JSON && !summary {
 			for _, ch := range d.Changes {
-				fmt.Fprintf(a.stdio.Out, "%s %10d %s\n", letters[ch.Kind], ch.Size, terminal.Printable(slash(ch)))
+				fmt.Fprintf(a.Stdio.Out, "%s %10d %s\n", letters[ch.Kind], ch.Size, terminal.Printable(slash(ch)))
 			}
 		}
 		if d.Next == "" || summary {
@@ -206,8 +211,8 @@ func diff(ctx context.Context, a *app, conn *connection, ref string, o api.DiffO
 		all.Changes = []api.Change{}
 	}
 	switch {
-	case a.json:
-		return a.printJSON(all)
+	case a.JSON:
+		return a.PrintJSON(all)
 	case summary:
 		return printCounts(a, all)
 	}
@@ -228,45 +233,45 @@ func slash(ch api.Change) string {
 	return ch.Path
 }
 
-func printCounts(a *app, d api.Diff) error {
-	_, err := fmt.Fprintf(a.stdio.Out, "%d added, %d changed, %d removed, %s\n", d.Added, d.Changed, d.Removed, formatSize(d.Bytes))
+func printCounts(a *command.CLI, d api.Diff) error {
+	_, err := fmt.Fprintf(a.Stdio.Out, "%d added, %d changed, %d removed, %s\n", d.Added, d.Changed, d.Removed, command.FormatSize(d.Bytes))
 	return err
 }
 
-func commitCommand(a *app) *cobra.Command {
+func commitCommand(a *command.CLI) *cobra.Command {
 	return settleCommand(a, "commit", "Commit the changes of a layered workspace", `Move a sandbox's changes into its workspace. The sandbox must have been created
 with --layered and have ended; --stop ends it first. A commit that has started
-is completed, also after a crash of the daemon.`, func(ctx context.Context, conn *connection, ref string) (api.Diff, error) {
+is completed, also after a crash of the daemon.`, func(ctx context.Context, conn *command.Connection, ref string) (api.Diff, error) {
 		return conn.CommitWorkspace(ctx, ref)
 	})
 }
 
-func rollbackCommand(a *app) *cobra.Command {
+func rollbackCommand(a *command.CLI) *cobra.Command {
 	return settleCommand(a, "rollback", "Discard the changes of a layered workspace", `Discard a sandbox's changes to its workspace. The sandbox must have been created
 with --layered and have ended; --stop ends it first. "cloche rm" discards them
-too.`, func(ctx context.Context, conn *connection, ref string) (api.Diff, error) {
+too.`, func(ctx context.Context, conn *command.Connection, ref string) (api.Diff, error) {
 		return conn.RollbackWorkspace(ctx, ref)
 	})
 }
 
-func settleCommand(a *app, verb, short, long string, do func(context.Context, *connection, string) (api.Diff, error)) *cobra.Command {
+func settleCommand(a *command.CLI, verb, short, long string, do func(context.Context, *command.Connection, string) (api.Diff, error)) *cobra.Command {
 	var stop bool
 	c := &cobra.Command{
 		Use:     verb + " [flags] SANDBOX",
 		Short:   short,
 		Long:    long,
 		Example: "  cloche " + verb + " --stop build",
-		GroupID: groupRun,
+		GroupID: command.GroupRun,
 		Args: func(c *cobra.Command, args []string) error {
 			if verb == "commit" && len(args) == 2 {
 				return api.Invalid("arguments", "cloche commit makes no image: it keeps what a sandbox wrote to its layered workspace").
 					WithHint("`cloche snapshot create %s` keeps the files of a sandbox, for others to begin with", shellWord(args[0]))
 			}
-			return exactly(1, "one sandbox")(c, args)
+			return command.Exactly(1, "one sandbox")(c, args)
 		},
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				if stop {
 					if _, err := conn.Stop(ctx, args[0], api.StopOptions{}); err != nil {
 						return err
@@ -276,8 +281,8 @@ func settleCommand(a *app, verb, short, long string, do func(context.Context, *c
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(d)
+				if a.JSON {
+					return a.PrintJSON(d)
 				}
 				return printCounts(a, d)
 			})

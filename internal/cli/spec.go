@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -35,14 +36,14 @@ type specFlags struct {
 	persistent, transient, readOnly   bool
 	snapshot                          string
 	layered                           bool
-	naming                            namingFlags
+	naming                            command.NamingFlags
 	egress                            egressFlags
 	docker                            dockerFlags
 }
 
 func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.name, "name", "", "the sandbox's `NAME`; the daemon chooses one when it is not given")
-	f.naming.register(flags)
+	f.naming.Register(flags)
 	flags.StringVar(&f.profile, "profile", "", "defaults and ceilings (default "+api.DefaultProfile+")")
 	flags.StringVar(&f.image, "image", "", "the root filesystem (default "+api.DefaultImage+", this machine's own tools)")
 	flags.StringVar(&f.pull, "pull", "", "when to pull the image: missing, never or always (default missing)")
@@ -80,7 +81,7 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 
 // spec makes the request. set tells whether a flag was given at all: a limit of
 // 0 that was typed is refused here, since on the wire it means "the default".
-func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string) (string, bool)) (api.SandboxSpec, error) {
+func (f *specFlags) spec(set func(string) bool, abs command.Absolute, lookup func(string) (string, bool)) (api.SandboxSpec, error) {
 	s := api.SandboxSpec{
 		Name: f.name, IdempotencyKey: f.key, Profile: f.profile, Image: f.image, Engine: f.engine, Network: f.net, User: f.user, Cwd: f.cwd,
 	}
@@ -96,11 +97,11 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 	if s.Network, err = f.docker.net(f.net); err != nil {
 		return s, err
 	}
-	err = checkText("spec", f.name, f.profile, f.image, f.pull, f.engine, f.net, f.user, f.cwd, f.snapshot)
+	err = command.CheckText("spec", f.name, f.profile, f.image, f.pull, f.engine, f.net, f.user, f.cwd, f.snapshot)
 	if err != nil {
 		return s, err
 	}
-	if s.Naming, err = f.naming.naming(); err != nil {
+	if s.Naming, err = f.naming.Naming(); err != nil {
 		return s, err
 	}
 	if s.Egress, err = f.egress.egress(); err != nil {
@@ -119,7 +120,7 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 		}
 		s.Secrets = append(s.Secrets, use)
 	}
-	if s.Labels, err = parseLabels("--label", f.labels); err != nil {
+	if s.Labels, err = command.ParseLabels("--label", f.labels); err != nil {
 		return s, err
 	}
 	if s.Endpoints, err = parseEndpoints(f.endpoints); err != nil {
@@ -129,7 +130,7 @@ func (f *specFlags) spec(set func(string) bool, abs absolute, lookup func(string
 		return s, err
 	}
 	for _, text := range f.mounts {
-		m, err := parseMount(text, abs)
+		m, err := command.ParseMount(text, abs)
 		if err != nil {
 			return s, err
 		}
@@ -172,12 +173,12 @@ func (f *specFlags) limits(set func(string) bool) (l api.Limits, err error) {
 		if !set(size.flag) {
 			continue
 		}
-		if *size.to, err = parseSize("--"+size.flag, size.field, size.text); err != nil {
+		if *size.to, err = command.ParseSize("--"+size.flag, size.field, size.text); err != nil {
 			return l, err
 		}
 	}
 	if set("timeout") {
-		if l.TimeoutMS, err = parseTimeout("--timeout", "limits.timeout_ms", f.timeout); err != nil {
+		if l.TimeoutMS, err = command.ParseTimeout("--timeout", "limits.timeout_ms", f.timeout); err != nil {
 			return l, err
 		}
 	}
@@ -207,7 +208,7 @@ func (f *specFlags) lease(set func(string) bool, l *api.Limits) (err error) {
 		if !set(d.flag) {
 			continue
 		}
-		if *d.to, err = parseTimeout("--"+d.flag, d.field, d.text); err != nil {
+		if *d.to, err = command.ParseTimeout("--"+d.flag, d.field, d.text); err != nil {
 			return err
 		}
 		if *d.to == 0 {
@@ -222,7 +223,7 @@ func readFiles(assignments []string) ([]api.File, error) {
 	var files []api.File
 	left := int64(maxFlagFiles)
 	for _, text := range assignments {
-		src, dst, err := splitFile(text)
+		src, dst, err := command.SplitFile(text)
 		if err != nil {
 			return nil, err
 		}
@@ -255,7 +256,7 @@ func readFlagFile(src string, left int64) (api.File, error) {
 		return api.File{}, localdir.Error("read", src, err)
 	}
 	if int64(len(content)) > left {
-		return api.File{}, api.Errorf(api.CodeTooLarge, "--file: the files are more than %s together", formatSize(maxFlagFiles)).
+		return api.File{}, api.Errorf(api.CodeTooLarge, "--file: the files are more than %s together", command.FormatSize(maxFlagFiles)).
 			WithHint(`mount their directory with --mount, or copy them with "cloche cp"`)
 	}
 	file := api.File{Content: content}

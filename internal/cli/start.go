@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -23,10 +24,10 @@ type startFlags struct {
 	tty, openStdin, waitReady        bool
 	env                              []string
 	cwd, user, timeout, phase        string
-	who                              namingFlags
+	who                              command.NamingFlags
 }
 
-func startCommand(a *app) *cobra.Command {
+func startCommand(a *command.CLI) *cobra.Command {
 	var f startFlags
 	c := &cobra.Command{
 		Use:   "start [flags] SANDBOX -- COMMAND [ARG...]",
@@ -48,16 +49,16 @@ A command that can't be executed is an error, 126 or 127, and leaves nothing.`,
   cloche start --id worker --restart on-failure:5 build -- ./worker
   cloche start --id mcp --open-stdin build -- node server.js
   cloche start --tty --name repl build -- python3`,
-		GroupID:           groupProcess,
+		GroupID:           command.GroupProcess,
 		Args:              execArgs,
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			spec, err := f.spec(a, c.Flags().Changed)
 			if err != nil {
 				return err
 			}
 			spec.Argv = commandOf(args)
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return start(ctx, a, conn, args[0], spec, f.waitReady)
 			})
 		},
@@ -83,39 +84,39 @@ func (f *startFlags) register(flags *pflag.FlagSet) {
 	flags.StringVarP(&f.cwd, "cwd", "w", "", "the working directory inside (default the sandbox's)")
 	flags.StringVar(&f.phase, "phase", "", phaseUsage)
 	flags.StringVarP(&f.user, "user", "u", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
-	f.who.register(flags)
+	f.who.Register(flags)
 	flags.StringVar(&f.timeout, "timeout", "", "kill it after this `duration`, such as 2h (default never)")
 	workdir(flags)
 }
 
 // spec returns the request without the command.
-func (f *startFlags) spec(a *app, set func(string) bool) (api.ProcessSpec, error) {
+func (f *startFlags) spec(a *command.CLI, set func(string) bool) (api.ProcessSpec, error) {
 	spec := api.ProcessSpec{
 		ExecRequest: api.ExecRequest{ExecID: f.id, Cwd: f.cwd, User: f.user, Phase: f.phase},
 		Name:        f.name, OpenStdin: f.openStdin, OnFull: api.OnFull(f.onFull),
 	}
-	err := checkText("spec", f.id, f.name, f.cwd, f.user, f.phase)
+	err := command.CheckText("spec", f.id, f.name, f.cwd, f.user, f.phase)
 	if err != nil {
 		return spec, err
 	}
-	if spec.Env, err = parseEnv(f.env, a.env.Getenv); err != nil {
+	if spec.Env, err = command.ParseEnv(f.env, a.Env.Getenv); err != nil {
 		return spec, err
 	}
-	if spec.Naming, err = f.who.naming(); err != nil {
+	if spec.Naming, err = f.who.Naming(); err != nil {
 		return spec, err
 	}
 	if f.tty {
 		giveTerminal(a, &spec.ExecRequest)
 	}
 	if set("timeout") {
-		ms, err := parseTimeout("--timeout", "timeout_ms", f.timeout)
+		ms, err := command.ParseTimeout("--timeout", "timeout_ms", f.timeout)
 		if err != nil {
 			return spec, err
 		}
 		spec.TimeoutMS = &ms
 	}
 	if spec.OnFull != "" && spec.OnFull != api.OnFullDrop && spec.OnFull != api.OnFullBlock {
-		return spec, api.Invalid("on_full", "--on-full %q is neither drop nor block", clip(f.onFull)).
+		return spec, api.Invalid("on_full", "--on-full %q is neither drop nor block", command.Clip(f.onFull)).
 			WithHint("drop loses the oldest output, block holds the process up")
 	}
 	if set("restart") {
@@ -128,16 +129,16 @@ func (f *startFlags) spec(a *app, set func(string) bool) (api.ProcessSpec, error
 }
 
 // giveTerminal asks for a terminal like the one here, where there is one.
-func giveTerminal(a *app, req *api.ExecRequest) {
+func giveTerminal(a *command.CLI, req *api.ExecRequest) {
 	req.TTY, req.Rows, req.Cols = true, 24, 80
-	f, ok := terminalOf(a.stdio.Out)
+	f, ok := command.TerminalOf(a.Stdio.Out)
 	if !ok {
 		return
 	}
 	if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && rows > 0 && cols > 0 {
-		req.Rows, req.Cols = clampSize(rows), clampSize(cols)
+		req.Rows, req.Cols = command.ClampSize(rows), command.ClampSize(cols)
 	}
-	passTerm(a, req)
+	command.PassTerm(a, req)
 }
 
 // parseRestart reads never, always, on-failure or on-failure:N.
@@ -145,7 +146,7 @@ func parseRestart(s string) (*api.Restart, error) {
 	policy, count, bounded := strings.Cut(s, ":")
 	r := &api.Restart{Policy: api.RestartPolicy(policy)}
 	bad := func(why string) (*api.Restart, error) {
-		return nil, api.Invalid("restart", "--restart %q %s", clip(s), why).
+		return nil, api.Invalid("restart", "--restart %q %s", command.Clip(s), why).
 			WithHint("write never, on-failure, on-failure:5 (at most five times in a row) or always")
 	}
 	switch r.Policy {
@@ -195,7 +196,7 @@ func (f *startFlags) readiness(set func(string) bool) (*api.Readiness, error) {
 		r.Port = f.readyPort
 	case set("ready-log"):
 		if _, err := regexp.Compile(f.readyLog); err != nil || f.readyLog == "" {
-			return nil, api.Invalid("ready.log", "--ready-log %q is not a regular expression: %w", clip(f.readyLog), orEmpty(err)).
+			return nil, api.Invalid("ready.log", "--ready-log %q is not a regular expression: %w", command.Clip(f.readyLog), orEmpty(err)).
 				WithHint("write it as RE2, for example 'listening on .*:8080'")
 		}
 		r.Log = f.readyLog
@@ -207,7 +208,7 @@ func (f *startFlags) readiness(set func(string) bool) (*api.Readiness, error) {
 		r.HTTP = probe
 	}
 	if set("ready-timeout") {
-		ms, err := parseTimeout("--ready-timeout", "ready.timeout_ms", f.readyWithin)
+		ms, err := command.ParseTimeout("--ready-timeout", "ready.timeout_ms", f.readyWithin)
 		if err != nil {
 			return nil, err
 		}
@@ -216,7 +217,7 @@ func (f *startFlags) readiness(set func(string) bool) (*api.Readiness, error) {
 		}
 		r.TimeoutMS = ms
 	}
-	return r, checkText("ready", f.readyLog, f.readyHTTP)
+	return r, command.CheckText("ready", f.readyLog, f.readyHTTP)
 }
 
 // parseProbe reads PORT or PORT/PATH.
@@ -224,10 +225,10 @@ func parseProbe(s string) (*api.HTTPProbe, error) {
 	port, path, has := strings.Cut(s, "/")
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > 65535 {
-		return nil, api.Invalid("ready.http", "--ready-http %q does not begin with a port", clip(s)).WithHint("write PORT/PATH, for example 8080/health")
+		return nil, api.Invalid("ready.http", "--ready-http %q does not begin with a port", command.Clip(s)).WithHint("write PORT/PATH, for example 8080/health")
 	}
 	if strings.ContainsAny(path, " \r\n\t") {
-		return nil, api.Invalid("ready.http", "--ready-http %q has a path with a space or a line break", clip(s)).WithHint("write such characters as %%20")
+		return nil, api.Invalid("ready.http", "--ready-http %q has a path with a space or a line break", command.Clip(s)).WithHint("write such characters as %%20")
 	}
 	p := &api.HTTPProbe{Port: n}
 	if has {
@@ -237,8 +238,8 @@ func parseProbe(s string) (*api.HTTPProbe, error) {
 }
 
 // start starts the process and says which it is before anything is waited for.
-func start(ctx context.Context, a *app, conn *connection, sandbox string, spec api.ProcessSpec, waitReady bool) error {
-	sandbox, err := conn.named(ctx, sandbox, spec.Naming)
+func start(ctx context.Context, a *command.CLI, conn *command.Connection, sandbox string, spec api.ProcessSpec, waitReady bool) error {
+	sandbox, err := conn.Named(ctx, sandbox, spec.Naming)
 	if err != nil {
 		return err
 	}
@@ -247,19 +248,19 @@ func start(ctx context.Context, a *app, conn *connection, sandbox string, spec a
 	if err != nil {
 		return err
 	}
-	if !a.json {
-		fmt.Fprintln(a.stdio.Out, terminal.Printable(p.ExecID))
+	if !a.JSON {
+		fmt.Fprintln(a.Stdio.Out, terminal.Printable(p.ExecID))
 	}
 	var end error
 	if waitReady {
-		ref := processRef{sandbox, p.ExecID}
+		ref := command.ProcessRef{Sandbox: sandbox, Process: p.ExecID}
 		if p, err = conn.WaitProcess(ctx, sandbox, p.ExecID, api.WaitRequest{Ready: true}); err != nil {
 			return err
 		}
 		end = awaited(a, ref, p, true)
 	}
-	if a.json {
-		if err := a.printJSON(p); err != nil {
+	if a.JSON {
+		if err := a.PrintJSON(p); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 const (
@@ -31,7 +32,7 @@ type statsList struct {
 	Stats []statsRow `json:"stats"`
 }
 
-func statsCommand(a *app) *cobra.Command {
+func statsCommand(a *command.CLI) *cobra.Command {
 	var once, all bool
 	c := &cobra.Command{
 		Use:   "stats [flags] [SANDBOX...]",
@@ -46,12 +47,12 @@ and out over the network link. "-" means that the engine or this machine can't
 measure it. With --json each measurement is one document, with the time at which
 each sandbox was observed.`,
 		Example:           "  cloche stats\n  cloche stats --no-stream build\n  cloche stats --no-stream --json",
-		GroupID:           groupLook,
+		GroupID:           command.GroupLook,
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			f, tty := terminalOf(a.stdio.Out)
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			f, tty := command.TerminalOf(a.Stdio.Out)
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				s := statsView{app: a, conn: conn, refs: args, all: all}
 				if _, err := s.measure(ctx); err != nil {
 					return err
@@ -66,8 +67,8 @@ each sandbox was observed.`,
 					if err != nil {
 						return untilInterrupted(ctx, !once, err)
 					}
-					stream := !once && (tty || a.json && a.view == nil)
-					if stream && !a.json {
+					stream := !once && (tty || a.JSON && a.View == nil)
+					if stream && !a.JSON {
 						fmt.Fprint(f, "\x1b[H\x1b[2J") // the table takes the place of the last one
 					}
 					if err := showStats(a, rows); err != nil || !stream {
@@ -84,8 +85,8 @@ each sandbox was observed.`,
 
 // statsView measures again and again.
 type statsView struct {
-	app  *app
-	conn *connection
+	app  *command.CLI
+	conn *command.Connection
 	refs []string
 	all  bool
 	last map[string]api.SandboxStats
@@ -142,9 +143,9 @@ func cpuPercent(before, after api.SandboxStats) *float64 {
 	return &share
 }
 
-func showStats(a *app, rows []statsRow) error {
-	if a.json {
-		return a.printJSON(statsList{rows})
+func showStats(a *command.CLI, rows []statsRow) error {
+	if a.JSON {
+		return a.PrintJSON(statsList{rows})
 	}
 	var table [][]string
 	for _, r := range rows {
@@ -157,7 +158,7 @@ func showStats(a *app, rows []statsRow) error {
 			sizeOf(r.WorkspaceBytes, 0), sizeOf(r.NetworkInBytes, 0) + " / " + sizeOf(r.NetworkOutBytes, 0),
 		})
 	}
-	return writeTable(a.stdio.Out, []string{"NAME", "STATE", "CPU", "MEMORY", "PROCESSES", "WORKSPACE", "NET IN / OUT"}, table)
+	return command.WriteTable(a.Stdio.Out, []string{"NAME", "STATE", "CPU", "MEMORY", "PROCESSES", "WORKSPACE", "NET IN / OUT"}, table)
 }
 
 // sizeOf is a measured size with its limit, 0 for none.
@@ -166,9 +167,9 @@ func sizeOf(n *int64, limit int64) string {
 	case n == nil:
 		return "-"
 	case limit > 0:
-		return formatSize(*n) + " / " + formatSize(limit)
+		return command.FormatSize(*n) + " / " + command.FormatSize(limit)
 	}
-	return formatSize(*n)
+	return command.FormatSize(*n)
 }
 
 // countOf is a measured number with its limit, 0 for none.

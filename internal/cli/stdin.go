@@ -8,9 +8,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func stdinCommand(a *app) *cobra.Command {
+func stdinCommand(a *command.CLI) *cobra.Command {
 	var end bool
 	c := &cobra.Command{
 		Use:   "stdin [flags] SANDBOX PROCESS",
@@ -21,17 +22,17 @@ is read up to its end (ctrl-d), but with --close nothing is read from one.
 
 The process must have been started with --open-stdin or --tty.`,
 		Example:           "  echo 'print(6*7)' | cloche stdin build repl\n  cloche stdin --close build repl < /dev/null",
-		GroupID:           groupProcess,
-		Args:              oneProcess(0, "SANDBOX PROCESS"),
-		ValidArgsFunction: a.completeProcess,
+		GroupID:           command.GroupProcess,
+		Args:              command.OneProcess(0, "SANDBOX PROCESS"),
+		ValidArgsFunction: a.CompleteProcess,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withProcess(c, args, func(ctx context.Context, conn *connection, ref processRef, _ api.Process) error {
-				ack, err := conn.WriteStdin(ctx, ref.sandbox, ref.process, nil, stdinFor(a, end), end)
+			return a.WithProcess(c, args, func(ctx context.Context, conn *command.Connection, ref command.ProcessRef, _ api.Process) error {
+				ack, err := conn.WriteStdin(ctx, ref.Sandbox, ref.Process, nil, stdinFor(a, end), end)
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(ack)
+				if a.JSON {
+					return a.PrintJSON(ack)
 				}
 				return nil
 			})
@@ -43,10 +44,10 @@ The process must have been started with --open-stdin or --tty.`,
 
 // stdinFor returns the input to send. With --close, it does not read a terminal: waiting for a
 // ctrl-d would look like a hang.
-func stdinFor(a *app, end bool) io.Reader {
-	_, tty := terminalOf(a.stdio.In)
-	if a.stdio.In == nil || end && tty {
+func stdinFor(a *command.CLI, end bool) io.Reader {
+	_, tty := command.TerminalOf(a.Stdio.In)
+	if a.Stdio.In == nil || end && tty {
 		return strings.NewReader("")
 	}
-	return a.stdio.In
+	return a.Stdio.In
 }

@@ -7,9 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func stopCommand(a *app) *cobra.Command {
+func stopCommand(a *command.CLI) *cobra.Command {
 	var grace string
 	c := &cobra.Command{
 		Use:   "stop SANDBOX[/PROCESS]...",
@@ -21,24 +22,24 @@ the sandbox keeps running.
 
 If an argument doesn't exist, nothing is stopped.`,
 		Example:           "  cloche stop build\n  cloche stop build/worker\n  cloche stop --grace 30s build test",
-		GroupID:           groupRun,
-		Args:              names,
-		ValidArgsFunction: a.completeSandboxes,
+		GroupID:           command.GroupRun,
+		Args:              command.Names,
+		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			var o api.StopOptions
-			wait := defaultGrace
+			wait := command.DefaultGrace
 			if c.Flags().Changed("grace") {
-				ms, err := parseTimeout("--grace", "grace_ms", grace)
+				ms, err := command.ParseTimeout("--grace", "grace_ms", grace)
 				if err != nil {
 					return err
 				}
 				o.GraceMS = &ms
 				wait = time.Duration(ms) * time.Millisecond
 			}
-			return a.eachTarget(c.Context(), args, "stopping", func(ctx context.Context, conn *connection, ref string) (any, error) {
+			return a.EachTarget(c.Context(), args, "stopping", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
 				return conn.Stop(ctx, ref, o)
-			}, func(ctx context.Context, conn *connection, r processRef) (any, error) {
-				return stopProcess(ctx, conn, r, wait)
+			}, func(ctx context.Context, conn *command.Connection, r command.ProcessRef) (any, error) {
+				return command.StopProcess(ctx, conn, r, wait)
 			})
 		},
 	}

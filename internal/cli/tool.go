@@ -9,26 +9,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
 // toolFlags are those of every file tool.
 type toolFlags struct {
 	root string
-	who  namingFlags
+	who  command.NamingFlags
 }
 
 // place is what a tool is about.
 func (f *toolFlags) place(path string) (api.ToolPlace, error) {
 	at := api.ToolPlace{Root: f.root, Path: path}
-	if err := checkText("path", f.root, path); err != nil {
+	if err := command.CheckText("path", f.root, path); err != nil {
 		return at, err
 	}
 	var err error
-	at.Naming, err = f.who.naming()
+	at.Naming, err = f.who.Naming()
 	return at, err
 }
 
-func toolCommand(a *app) *cobra.Command {
+func toolCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tool",
 		Short: "Read, edit and search files in a sandbox",
@@ -36,8 +37,8 @@ func toolCommand(a *app) *cobra.Command {
 The tools stay in the sandbox's workspace, or in --root: a path or a symlink
 that leads outside is refused. They need no program of the image.`,
 		Example: "  cloche tool read box main.py\n  cloche tool grep box 'func [A-Z]' --include '*.go'",
-		GroupID: groupRun,
-		Args:    unknownVerb,
+		GroupID: command.GroupRun,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(toolReadCommand(a), toolWriteCommand(a), toolEditCommand(a), toolGlobCommand(a), toolGrepCommand(a))
@@ -46,13 +47,13 @@ that leads outside is refused. They need no program of the image.`,
 
 // toolVerb finishes a verb: it runs do with what the tool is about, which is the
 // argument at that index.
-func toolVerb(a *app, c *cobra.Command, path int, do func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error)) *cobra.Command {
+func toolVerb(a *command.CLI, c *cobra.Command, path int, do func(ctx context.Context, conn *command.Connection, args []string, at api.ToolPlace) (any, string, error)) *cobra.Command {
 	f := &toolFlags{}
-	c.ValidArgsFunction = a.completeSandboxes
+	c.ValidArgsFunction = a.CompleteSandboxes
 	c.Flags().StringVar(&f.root, "root", "", "the `directory` inside to which the tool is limited (default the workspace)")
-	f.who.register(c.Flags())
+	f.who.Register(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := checkText("arguments", args...); err != nil {
+		if err := command.CheckText("arguments", args...); err != nil {
 			return err
 		}
 		name := ""
@@ -63,13 +64,13 @@ func toolVerb(a *app, c *cobra.Command, path int, do func(ctx context.Context, c
 		if err != nil {
 			return err
 		}
-		return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+		return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 			v, text, err := do(ctx, conn, args, at)
 			switch {
 			case err != nil:
 				return err
-			case a.json:
-				return a.printJSON(v)
+			case a.JSON:
+				return a.PrintJSON(v)
 			}
 			return printLines(a, text)
 		})
@@ -81,13 +82,13 @@ func toolVerb(a *app, c *cobra.Command, path int, do func(ctx context.Context, c
 func fromTo(least, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
-			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
+			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), command.Counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
 		}
 		return nil
 	}
 }
 
-func toolReadCommand(a *app) *cobra.Command {
+func toolReadCommand(a *command.CLI) *cobra.Command {
 	var r api.ToolRead
 	c := &cobra.Command{
 		Use:     "read SANDBOX PATH",
@@ -98,20 +99,20 @@ func toolReadCommand(a *app) *cobra.Command {
 	}
 	c.Flags().IntVar(&r.FirstLine, "first", 1, "start at this line")
 	c.Flags().IntVar(&r.Lines, "lines", api.DefaultToolLines, "the number of lines")
-	return toolVerb(a, c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+	return toolVerb(a, c, 1, func(ctx context.Context, conn *command.Connection, args []string, at api.ToolPlace) (any, string, error) {
 		r.ToolPlace = at
 		t, err := conn.ReadText(ctx, args[0], r)
 		switch {
 		case err == nil && t.Binary:
-			a.warn("%s is no text and has %s", t.Path, formatSize(t.Size))
+			a.Warn("%s is no text and has %s", t.Path, command.FormatSize(t.Size))
 		case err == nil && t.More:
-			a.warn("there is more from line %d on", t.FirstLine+t.Lines)
+			a.Warn("there is more from line %d on", t.FirstLine+t.Lines)
 		}
 		return t, t.Content, err
 	})
 }
 
-func toolWriteCommand(a *app) *cobra.Command {
+func toolWriteCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "write SANDBOX PATH",
 		Short:   "Write a text file from standard input",
@@ -119,15 +120,15 @@ func toolWriteCommand(a *app) *cobra.Command {
 		Example: "  cloche tool write box notes/today.md < today.md",
 		Args:    fromTo(2, 2, "a sandbox and a path"),
 	}
-	return toolVerb(a, c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
-		data, err := io.ReadAll(io.LimitReader(a.stdio.In, api.MaxToolWrite+1))
+	return toolVerb(a, c, 1, func(ctx context.Context, conn *command.Connection, args []string, at api.ToolPlace) (any, string, error) {
+		data, err := io.ReadAll(io.LimitReader(a.Stdio.In, api.MaxToolWrite+1))
 		if err != nil {
 			return nil, "", fmt.Errorf("read standard input: %w", err)
 		}
 		if len(data) > api.MaxToolWrite {
 			return nil, "", api.Errorf(api.CodeTooLarge, "standard input has over %d bytes", api.MaxToolWrite).WithHint("cloche cp takes files of any size")
 		}
-		if err := checkText("content", string(data)); err != nil {
+		if err := command.CheckText("content", string(data)); err != nil {
 			return nil, "", err
 		}
 		w, err := conn.WriteText(ctx, args[0], api.ToolWrite{ToolPlace: at, Content: string(data)})
@@ -135,7 +136,7 @@ func toolWriteCommand(a *app) *cobra.Command {
 	})
 }
 
-func toolEditCommand(a *app) *cobra.Command {
+func toolEditCommand(a *command.CLI) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use:   "edit SANDBOX PATH OLD NEW",
@@ -146,13 +147,13 @@ occurrence. A file that another process changes meanwhile is left unchanged.`,
 		Args:    fromTo(4, 4, "a sandbox, a path, the old text and the new"),
 	}
 	c.Flags().BoolVar(&all, "all", false, "every occurrence")
-	return toolVerb(a, c, 1, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+	return toolVerb(a, c, 1, func(ctx context.Context, conn *command.Connection, args []string, at api.ToolPlace) (any, string, error) {
 		w, err := conn.EditText(ctx, args[0], api.ToolEdit{ToolPlace: at, Old: args[2], New: args[3], All: all})
 		return w, fmt.Sprintf("%s:%d: replaced %d", w.Path, w.Line, w.Replaced), err
 	})
 }
 
-func toolGlobCommand(a *app) *cobra.Command {
+func toolGlobCommand(a *command.CLI) *cobra.Command {
 	var g api.ToolGlob
 	c := &cobra.Command{
 		Use:   "glob SANDBOX PATTERN [PATH]",
@@ -164,7 +165,7 @@ directories. The last changed file comes first. No symlink is followed.`,
 		Args:    fromTo(2, 3, "a sandbox, a pattern and perhaps a path"),
 	}
 	c.Flags().IntVar(&g.Limit, "limit", api.MaxToolGlob, "the maximum number of files")
-	return toolVerb(a, c, 2, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+	return toolVerb(a, c, 2, func(ctx context.Context, conn *command.Connection, args []string, at api.ToolPlace) (any, string, error) {
 		g.ToolPlace, g.Pattern = at, args[1]
 		l, err := conn.Glob(ctx, args[0], g)
 		var b strings.Builder
@@ -176,7 +177,7 @@ directories. The last changed file comes first. No symlink is followed.`,
 	})
 }
 
-func toolGrepCommand(a *app) *cobra.Command {
+func toolGrepCommand(a *command.CLI) *cobra.Command {
 	var g api.ToolGrep
 	c := &cobra.Command{
 		Use:   "grep SANDBOX PATTERN [PATH]",
@@ -191,7 +192,7 @@ except for PATH itself. Files that aren't text are named.`,
 	c.Flags().BoolVarP(&g.IgnoreCase, "ignore-case", "i", false, "ignore case")
 	c.Flags().StringVar(&g.Include, "include", "", "search only files that match this `pattern`, as for glob")
 	c.Flags().IntVar(&g.Limit, "limit", api.MaxToolGrep, "the maximum number of lines")
-	return toolVerb(a, c, 2, func(ctx context.Context, conn *connection, args []string, at api.ToolPlace) (any, string, error) {
+	return toolVerb(a, c, 2, func(ctx context.Context, conn *command.Connection, args []string, at api.ToolPlace) (any, string, error) {
 		g.ToolPlace, g.Pattern = at, args[1]
 		l, err := conn.Grep(ctx, args[0], g)
 		var b strings.Builder
@@ -199,10 +200,10 @@ except for PATH itself. Files that aren't text are named.`,
 			fmt.Fprintf(&b, "%s:%d:%s\n", m.Path, m.Line, m.Text)
 		}
 		for _, name := range l.Binary {
-			a.warn("%s is no text", name)
+			a.Warn("%s is no text", name)
 		}
 		for _, name := range l.Unread {
-			a.warn("%s was not looked into", name)
+			a.Warn("%s was not looked into", name)
 		}
 		warnPartial(a, l.Partial)
 		return l, b.String(), err
@@ -210,8 +211,8 @@ except for PATH itself. Files that aren't text are named.`,
 }
 
 // warnPartial says why there may be more.
-func warnPartial(a *app, p api.ToolPartial) {
+func warnPartial(a *command.CLI, p api.ToolPartial) {
 	if p != "" {
-		a.warn("there may be more: the search ended at its bound of %s", p)
+		a.Warn("there may be more: the search ended at its bound of %s", p)
 	}
 }

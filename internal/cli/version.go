@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -19,42 +20,42 @@ type versions struct {
 	Daemon string `json:"daemon,omitempty"`
 }
 
-func versionCommand(a *app) *cobra.Command {
+func versionCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
 		Long:    "Print the version of this program, and of the daemon if one answers.",
 		Example: "  cloche version\n  cloche version --json",
-		GroupID: groupHost,
-		Args:    exactly(0, "none"),
+		GroupID: command.GroupHost,
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			v := versions{Version: a.env.Version, API: api.APIVersion, Daemon: daemonVersion(c.Context(), a)}
+			v := versions{Version: a.Env.Version, API: api.APIVersion, Daemon: daemonVersion(c.Context(), a)}
 			return printVersion(a, v)
 		},
 	}
 }
 
-func printVersion(a *app, v versions) error {
-	if a.json {
-		return a.printJSON(v)
+func printVersion(a *command.CLI, v versions) error {
+	if a.JSON {
+		return a.PrintJSON(v)
 	}
-	fmt.Fprintf(a.stdio.Out, "cloche %s (API %s)\n", terminal.Printable(v.Version), v.API)
+	fmt.Fprintf(a.Stdio.Out, "cloche %s (API %s)\n", terminal.Printable(v.Version), v.API)
 	if v.Daemon != "" {
-		fmt.Fprintf(a.stdio.Out, "daemon %s\n", terminal.Printable(v.Daemon))
+		fmt.Fprintf(a.Stdio.Out, "daemon %s\n", terminal.Printable(v.Daemon))
 	}
 	return nil
 }
 
 // daemonVersion is "" when no daemon answers at once: the question is about
 // this program first.
-func daemonVersion(ctx context.Context, a *app) string {
+func daemonVersion(ctx context.Context, a *command.CLI) string {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	conn, err := a.daemon()
+	conn, err := a.Daemon()
 	if err != nil {
 		return ""
 	}
-	defer conn.close()
+	defer conn.Close()
 	v, err := conn.Version(ctx)
 	if err != nil {
 		return ""

@@ -8,9 +8,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func waitCommand(a *app) *cobra.Command {
+func waitCommand(a *command.CLI) *cobra.Command {
 	var ready bool
 	var timeout string
 	c := &cobra.Command{
@@ -23,25 +24,25 @@ error even with status 0.
 
 After --timeout the status is 124. The process continues.`,
 		Example:           "  cloche wait build worker\n  cloche wait --ready --timeout 30s build web && curl localhost:8000",
-		GroupID:           groupProcess,
-		Args:              oneProcess(0, "SANDBOX PROCESS"),
-		ValidArgsFunction: a.completeProcess,
+		GroupID:           command.GroupProcess,
+		Args:              command.OneProcess(0, "SANDBOX PROCESS"),
+		ValidArgsFunction: a.CompleteProcess,
 		RunE: func(c *cobra.Command, args []string) error {
 			w := api.WaitRequest{Ready: ready}
 			if c.Flags().Changed("timeout") {
-				ms, err := parseTimeout("--timeout", "timeout_ms", timeout)
+				ms, err := command.ParseTimeout("--timeout", "timeout_ms", timeout)
 				if err != nil {
 					return err
 				}
 				w.TimeoutMS = ms
 			}
-			return a.withProcess(c, args, func(ctx context.Context, conn *connection, ref processRef, _ api.Process) error {
-				p, err := conn.WaitProcess(ctx, ref.sandbox, ref.process, w)
+			return a.WithProcess(c, args, func(ctx context.Context, conn *command.Connection, ref command.ProcessRef, _ api.Process) error {
+				p, err := conn.WaitProcess(ctx, ref.Sandbox, ref.Process, w)
 				if err != nil {
 					return err
 				}
-				if a.json {
-					if err := a.printJSON(p); err != nil {
+				if a.JSON {
+					if err := a.PrintJSON(p); err != nil {
 						return err
 					}
 				}
@@ -55,40 +56,40 @@ After --timeout the status is 124. The process continues.`,
 }
 
 // awaited says how a wait went, and gives the status that says the same.
-func awaited(a *app, ref processRef, p api.Process, ready bool) error {
+func awaited(a *command.CLI, ref command.ProcessRef, p api.Process, ready bool) error {
 	switch {
 	case ready && p.State == api.ProcessReady:
 		return nil
 	case !p.State.Ended() && ready:
-		a.warn("process %s is not ready%s; it goes on", ref.process, because(p.Reason))
-		return statusError(exitTimedOut)
+		a.Warn("process %s is not ready%s; it goes on", ref.Process, command.Because(p.Reason))
+		return command.StatusError(command.ExitTimedOut)
 	case !p.State.Ended():
-		a.warn("process %s is %s; it goes on", ref.process, p.State)
-		return statusError(exitTimedOut)
+		a.Warn("process %s is %s; it goes on", ref.Process, p.State)
+		return command.StatusError(command.ExitTimedOut)
 	}
-	res := outcome(p)
+	res := command.Outcome(p)
 	explainProcess(a, ref, p)
 	if ready && res.OK() {
-		a.warn("process %s ended with status 0 before it was ready", ref.process)
-		return statusError(exitFailed)
+		a.Warn("process %s ended with status 0 before it was ready", ref.Process)
+		return command.StatusError(command.ExitFailed)
 	}
-	return finish(res)
+	return command.Finish(res)
 }
 
 // explainProcess says on standard error what the exit status alone would not.
-func explainProcess(a *app, ref processRef, p api.Process) {
-	id := ref.process
+func explainProcess(a *command.CLI, ref command.ProcessRef, p api.Process) {
+	id := ref.Process
 	switch {
 	case p.TimedOut:
-		a.warn("process %s ran into its timeout and was killed", id)
+		a.Warn("process %s ran into its timeout and was killed", id)
 	case p.OOM:
-		a.warn("process %s was killed: out of memory", id)
+		a.Warn("process %s was killed: out of memory", id)
 	case p.ExitCode == nil && p.Signal == "" && p.State == api.ProcessFailed:
-		a.warn("process %s failed%s", id, because(p.Reason))
+		a.Warn("process %s failed%s", id, command.Because(p.Reason))
 	case p.ExitCode == nil && p.Signal == "":
-		a.warn("how process %s ended is not known%s", id, because(p.Reason))
+		a.Warn("how process %s ended is not known%s", id, command.Because(p.Reason))
 	case p.State == api.ProcessFailed && p.Reason != "":
-		a.warn("process %s: %s", id, p.Reason)
+		a.Warn("process %s: %s", id, p.Reason)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -30,7 +31,7 @@ func (f *workspaceFlags) register(flags *pflag.FlagSet) {
 }
 
 // spec is nil when nothing was said about the workspace.
-func (f *workspaceFlags) spec(set func(string) bool, abs absolute) (*api.Workspace, error) {
+func (f *workspaceFlags) spec(set func(string) bool, abs command.Absolute) (*api.Workspace, error) {
 	said := false
 	for _, flag := range []string{"workspace", "workspace-size", "workspace-inodes", "workspace-quota", "workspace-drop"} {
 		said = said || set(flag)
@@ -41,12 +42,12 @@ func (f *workspaceFlags) spec(set func(string) bool, abs absolute) (*api.Workspa
 	w := &api.Workspace{}
 	var err error
 	if set("workspace") {
-		if w, err = parseWorkspace(f.which, abs); err != nil {
+		if w, err = command.ParseWorkspace(f.which, abs); err != nil {
 			return nil, err
 		}
 	}
 	w.Quota, w.Drop = api.QuotaMode(f.quota), f.drop
-	if err := checkText("workspace.quota", f.quota); err != nil {
+	if err := command.CheckText("workspace.quota", f.quota); err != nil {
 		return nil, err
 	}
 	w.SizeBytes, w.Inodes, err = bounds(set, "workspace-size", f.size, "workspace-inodes", f.inodes)
@@ -57,7 +58,7 @@ func (f *workspaceFlags) spec(set func(string) bool, abs absolute) (*api.Workspa
 // that was typed is refused.
 func bounds(set func(string) bool, sizeFlag, size, inodesFlag string, inodes int64) (bytes, files int64, err error) {
 	if set(sizeFlag) {
-		if bytes, err = parseSize("--"+sizeFlag, "workspace.size_bytes", size); err != nil {
+		if bytes, err = command.ParseSize("--"+sizeFlag, "workspace.size_bytes", size); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -67,7 +68,7 @@ func bounds(set func(string) bool, sizeFlag, size, inodesFlag string, inodes int
 	return bytes, inodes, nil
 }
 
-func workspaceCommand(a *app) *cobra.Command {
+func workspaceCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "workspace",
 		Short: "Manage named workspaces",
@@ -76,15 +77,15 @@ have it writable, or any number read-only: "cloche run --workspace
 NAME[:PATH][:ro]". It is created when a sandbox first names it; "cloche
 workspace create" can set a size.`,
 		Example: "  cloche workspace create --size 2GiB data\n  cloche run --workspace data -- sh -c 'date >> log'\n  cloche workspace ls",
-		GroupID: groupLook,
-		Args:    unknownVerb,
+		GroupID: command.GroupLook,
+		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(workspaceCreateCommand(a), workspaceListCommand(a), workspaceInspectCommand(a), workspaceRemoveCommand(a))
 	return c
 }
 
-func workspaceCreateCommand(a *app) *cobra.Command {
+func workspaceCreateCommand(a *command.CLI) *cobra.Command {
 	var size string
 	var inodes int64
 	var labels []string
@@ -94,28 +95,28 @@ func workspaceCreateCommand(a *app) *cobra.Command {
 		Long: `Create a workspace. With --size the kernel enforces the size: a write beyond it
 fails with "no space left on device". This needs a daemon that runs as root.`,
 		Example: "  cloche workspace create data\n  cloche workspace create --size 2GiB --inodes 100000 --label team=research data",
-		Args:    exactly(1, "NAME"),
+		Args:    command.Exactly(1, "NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			spec := api.WorkspaceSpec{Name: args[0]}
-			err := checkText("name", spec.Name)
+			err := command.CheckText("name", spec.Name)
 			if err != nil {
 				return err
 			}
 			if spec.SizeBytes, spec.Inodes, err = bounds(c.Flags().Changed, "size", size, "inodes", inodes); err != nil {
 				return err
 			}
-			if spec.Labels, err = parseLabels("--label", labels); err != nil {
+			if spec.Labels, err = command.ParseLabels("--label", labels); err != nil {
 				return err
 			}
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				info, err := conn.CreateWorkspace(ctx, spec)
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(info)
+				if a.JSON {
+					return a.PrintJSON(info)
 				}
-				_, err = fmt.Fprintln(a.stdio.Out, terminal.Printable(info.Name))
+				_, err = fmt.Fprintln(a.Stdio.Out, terminal.Printable(info.Name))
 				return err
 			})
 		},
@@ -126,29 +127,29 @@ fails with "no space left on device". This needs a daemon that runs as root.`,
 	return c
 }
 
-func workspaceListCommand(a *app) *cobra.Command {
+func workspaceListCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List workspaces",
 		Long: `List the named workspaces. USED is shown for those with a limit; for others it
 would need a walk of all files.`,
 		Example: "  cloche workspace ls\n  cloche workspace ls --json",
-		Args:    exactly(0, "none"),
+		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Workspaces(ctx)
 				if err != nil {
 					return err
 				}
-				if a.json {
+				if a.JSON {
 					list.Workspaces = append([]api.WorkspaceInfo{}, list.Workspaces...)
-					return a.printJSON(list)
+					return a.PrintJSON(list)
 				}
 				var rows [][]string
 				for _, w := range list.Workspaces {
 					rows = append(rows, workspaceRow(w, time.Now()))
 				}
-				return writeTable(a.stdio.Out, []string{"NAME", "TENANT", "SIZE", "USED", "SANDBOXES", "LAST USED"}, rows)
+				return command.WriteTable(a.Stdio.Out, []string{"NAME", "TENANT", "SIZE", "USED", "SANDBOXES", "LAST USED"}, rows)
 			})
 		},
 	}
@@ -157,13 +158,13 @@ would need a walk of all files.`,
 func workspaceRow(w api.WorkspaceInfo, now time.Time) []string {
 	row := []string{w.Name, w.Tenant, "-", "-", strconv.Itoa(len(w.Sandboxes)), "never"}
 	if w.SizeBytes > 0 {
-		row[2] = formatSize(w.SizeBytes)
+		row[2] = command.FormatSize(w.SizeBytes)
 	}
 	if w.UsedBytes != nil {
-		row[3] = formatSize(*w.UsedBytes)
+		row[3] = command.FormatSize(*w.UsedBytes)
 	}
 	if w.UsedAt != nil {
-		row[5] = formatAge(now.Sub(*w.UsedAt)) + " ago"
+		row[5] = command.FormatAge(now.Sub(*w.UsedAt)) + " ago"
 	}
 	if w.State != "" {
 		row[5] = string(w.State) // it cannot be used
@@ -174,7 +175,7 @@ func workspaceRow(w api.WorkspaceInfo, now time.Time) []string {
 // tenantUsage is the help of --tenant.
 const tenantUsage = "the tenant whose workspace it is, for the operator (default your own), a `NAME`"
 
-func workspaceInspectCommand(a *app) *cobra.Command {
+func workspaceInspectCommand(a *command.CLI) *cobra.Command {
 	var tenant string
 	c := &cobra.Command{
 		Use:     "inspect NAME...",
@@ -183,13 +184,13 @@ func workspaceInspectCommand(a *app) *cobra.Command {
 		Example: "  cloche workspace inspect data",
 		Args:    workspaceNames,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withDaemon(c, func(ctx context.Context, conn *connection) error {
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				for _, name := range args {
 					info, err := conn.GetWorkspace(ctx, tenant, name)
-					if err == nil && a.json {
-						err = a.printJSON(info)
+					if err == nil && a.JSON {
+						err = a.PrintJSON(info)
 					} else if err == nil {
-						err = a.encodeJSON(info, "  ")
+						err = a.EncodeJSON(info, "  ")
 					}
 					if err != nil {
 						return err
@@ -203,7 +204,7 @@ func workspaceInspectCommand(a *app) *cobra.Command {
 	return c
 }
 
-func workspaceRemoveCommand(a *app) *cobra.Command {
+func workspaceRemoveCommand(a *command.CLI) *cobra.Command {
 	var tenant string
 	c := &cobra.Command{
 		Use:     "rm NAME...",
@@ -212,7 +213,7 @@ func workspaceRemoveCommand(a *app) *cobra.Command {
 		Example: "  cloche workspace rm data",
 		Args:    workspaceNames,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.each(c.Context(), args, "removing", func(ctx context.Context, conn *connection, name string) (any, error) {
+			return a.Each(c.Context(), args, "removing", func(ctx context.Context, conn *command.Connection, name string) (any, error) {
 				return removed{name}, conn.RemoveWorkspace(ctx, tenant, name)
 			})
 		},

@@ -33,9 +33,9 @@ func (r *programRun) failure(ctx context.Context, phase string, err error) *api.
 		return f
 	}
 	f := &api.ProgramFailure{Phase: phase}
-	command, isCommand := errors.AsType[*commandError](err)
+	argv, isCommand := errors.AsType[*commandError](err)
 	if isCommand {
-		f.Command = &command.n
+		f.Command = &argv.n
 	}
 	handler, isHandler := errors.AsType[*errHandler](err)
 	switch {
@@ -43,8 +43,8 @@ func (r *programRun) failure(ctx context.Context, phase string, err error) *api.
 		f.Kind, f.Class, f.Message = api.FailureHandler, api.ClassUser, handler.text
 	case errors.Is(err, errHandlerTime):
 		f.Kind, f.Class, f.Message = api.FailureTimeout, api.ClassLimit, err.Error()
-	case isCommand && command.err == nil:
-		r.ofResult(f, command.res)
+	case isCommand && argv.err == nil:
+		r.ofResult(f, argv.res)
 	default:
 		r.ofError(f, toError(err))
 	}

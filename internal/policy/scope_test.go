@@ -183,14 +183,14 @@ func FuzzAgentArguments(f *testing.F) {
 	f.Add("cat /etc/shadow", "/../..", int64(0), "CLOCHE_TOKEN", "x")
 	f.Add("\x00", "rel", int64(-1), "PATH=", "\n")
 	f.Add("x", "", int64(1<<62), "TENANT", "local")
-	f.Fuzz(func(t *testing.T, command, workdir string, timeout int64, name, value string) {
+	f.Fuzz(func(t *testing.T, argv, workdir string, timeout int64, name, value string) {
 		in := policy.Settings{
 			Ref: "sb-1", Tenant: "red", Profile: "default", User: "1000:1000", Cwd: "/workspace", Env: map[string]string{"HOME": "/root"},
 			Limits: api.Limits{TimeoutMS: 30_000, MaxOutputBytes: 4096},
 		}
 		k := keyed(api.Key{Profiles: []string{"default"}})
 		before := policy.SettingsOf(api.Sandbox{})
-		req := api.ExecRequest{Argv: []string{"/bin/sh", "-c", command}, Cwd: workdir, TimeoutMS: &timeout, Env: map[string]string{name: value}}
+		req := api.ExecRequest{Argv: []string{"/bin/sh", "-c", argv}, Cwd: workdir, TimeoutMS: &timeout, Env: map[string]string{name: value}}
 		p, err := policy.DecideExec(req, in, k, policy.Rules{})
 		if err == nil {
 			switch {

@@ -55,8 +55,8 @@ type attributes struct {
 }
 
 // quotactl asks the filesystem that f is on, which may be open as a place only.
-func quotactl(f *os.File, command int, id uint32, addr unsafe.Pointer) error {
-	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), uintptr(command<<8|quotaProject), uintptr(id), uintptr(addr), 0, 0)
+func quotactl(f *os.File, argv int, id uint32, addr unsafe.Pointer) error {
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), uintptr(argv<<8|quotaProject), uintptr(id), uintptr(addr), 0, 0)
 	if errno != 0 {
 		return errno
 	}

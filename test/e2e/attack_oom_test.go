@@ -174,13 +174,13 @@ func processes(t *testing.T) map[int]hostProcess {
 			continue
 		}
 		stat, err1 := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
-		command, err2 := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		argv, err2 := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		if errors.Join(err1, err2) != nil {
 			continue // it has ended
 		}
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 		parent[pid], _ = strconv.Atoi(fields[1])
-		found[pid] = hostProcess{command: string(command)}
+		found[pid] = hostProcess{command: string(argv)}
 	}
 	for pid, p := range found {
 		for at := parent[pid]; at > 1 && len(p.parents) < 64; at = parent[at] {

@@ -33,9 +33,9 @@ exec bwrap --die-with-parent --bind '%[1]s' / --proc /proc --dev /dev --ro-bind 
   --setenv WINEPREFIX '%[3]s/prefix' --setenv WINEDEBUG -all --setenv WINESERVER /usr/lib/wine/wineserver64 --setenv HOME '%[3]s' \
   --unsetenv DISPLAY --unsetenv TMPDIR --chdir "$PWD" -- /usr/lib/wine/%[4]s "$@"
 `, tree, os.TempDir(), dir, "%s")
-	at := func(name, command string) string {
+	at := func(name, argv string) string {
 		p := filepath.Join(dir, name)
-		if err := os.WriteFile(p, fmt.Appendf(nil, script, command), 0o755); err != nil {
+		if err := os.WriteFile(p, fmt.Appendf(nil, script, argv), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		return p

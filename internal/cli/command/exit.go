@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -14,50 +14,50 @@ import (
 // The exit statuses that are Cloche's own; every other one is the command's.
 const (
 	exitOK       = 0
-	exitTimedOut = 124 // the command ran into its timeout
-	exitFailed   = 125 // Cloche itself failed: the command's outcome is not known, or it never ran
-	exitRefused  = 126 // policy refused, or the command is not executable
+	ExitTimedOut = 124 // the command ran into its timeout
+	ExitFailed   = 125 // Cloche itself failed: the command's outcome is not known, or it never ran
+	ExitRefused  = 126 // policy refused, or the command is not executable
 	exitNotFound = 127 // the command does not exist inside
-	exitSignal   = 128 // plus the number of the signal that ended the command
+	ExitSignal   = 128 // plus the number of the signal that ended the command
 )
 
 // exitStatuses maps codes to exit statuses; a code that is not in it is
 // exitFailed.
 var exitStatuses = map[api.Code]int{
-	api.CodeDenied:          exitRefused,
-	api.CodeNotExecutable:   exitRefused,
+	api.CodeDenied:          ExitRefused,
+	api.CodeNotExecutable:   ExitRefused,
 	api.CodeCommandNotFound: exitNotFound,
 }
 
-// statusError ends the process with a status and says nothing: what there was
+// StatusError ends the process with a status and says nothing: what there was
 // to say has been said.
-type statusError int
+type StatusError int
 
-func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+func (s StatusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// exitStatus is the status for an error that a verb returned.
-func exitStatus(err error) int {
+// ExitStatus is the status for an error that a verb returned.
+func ExitStatus(err error) int {
 	if err == nil {
 		return exitOK
 	}
-	if s, ok := errors.AsType[statusError](err); ok {
+	if s, ok := errors.AsType[StatusError](err); ok {
 		return int(s)
 	}
 	if errors.Is(err, context.Canceled) {
-		return exitSignal + 2
+		return ExitSignal + 2
 	}
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		if status, ok := exitStatuses[e.Code]; ok {
 			return status
 		}
 	}
-	return exitFailed
+	return ExitFailed
 }
 
-// asError gives every error the one shape that is printed. Errors that carry no
+// AsError gives every error the one shape that is printed. Errors that carry no
 // code are this program's own: a flag that does not parse, a local file that
 // cannot be read. They hold no secret, so their text is shown.
-func asError(err error) *api.Error {
+func AsError(err error) *api.Error {
 	if errors.Is(err, context.Canceled) {
 		return api.Errorf(api.CodeCanceled, "interrupted")
 	}
@@ -67,16 +67,16 @@ func asError(err error) *api.Error {
 	return api.Errorf(api.CodeInternal, "%w", err)
 }
 
-// printError writes one error for a person, or as one JSON line of the same
+// PrintError writes one error for a person, or as one JSON line of the same
 // shape that the API answers with.
-func printError(w io.Writer, err error, asJSON bool) {
+func PrintError(w io.Writer, err error, asJSON bool) {
 	if err == nil {
 		return
 	}
-	if _, silent := errors.AsType[statusError](err); silent {
+	if _, silent := errors.AsType[StatusError](err); silent {
 		return
 	}
-	e := asError(err)
+	e := AsError(err)
 	if asJSON {
 		line, merr := json.Marshal(map[string]*api.Error{"error": e})
 		if merr == nil {

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"strconv"
@@ -10,27 +10,27 @@ import (
 // since is where a log or a list of events begins: at a number, or at a time.
 // What is not set is nil or zero.
 type since struct {
-	number *int64
-	time   time.Time
+	Number *int64
+	Time   time.Time
 }
 
-// parseSince reads a number, a duration before now, or a time. A number is an
+// ParseSince reads a number, a duration before now, or a time. A number is an
 // offset or a cursor, so seconds need their unit.
-func parseSince(s string, now time.Time) (since, error) {
+func ParseSince(s string, now time.Time) (since, error) {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
-		return since{number: &n}, nil
+		return since{Number: &n}, nil
 	}
 	if d, err := time.ParseDuration(s); err == nil {
 		if d < 0 {
-			return since{}, api.Invalid("since", "--since %q is a negative duration", clip(s)).WithHint("10m is ten minutes ago")
+			return since{}, api.Invalid("since", "--since %q is a negative duration", Clip(s)).WithHint("10m is ten minutes ago")
 		}
-		return since{time: now.Add(-d)}, nil
+		return since{Time: now.Add(-d)}, nil
 	}
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02T15:04", time.DateTime, time.DateOnly} {
 		if t, err := time.ParseInLocation(layout, s, now.Location()); err == nil {
-			return since{time: t}, nil
+			return since{Time: t}, nil
 		}
 	}
-	return since{}, api.Invalid("since", "--since %q is neither a number nor a time nor a duration", clip(s)).
+	return since{}, api.Invalid("since", "--since %q is neither a number nor a time nor a duration", Clip(s)).
 		WithHint("write a number, a time such as 2026-11-21T09:30:00Z, or a duration such as 10m")
 }

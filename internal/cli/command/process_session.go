@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -27,23 +27,24 @@ const sendAgain = 200 * time.Millisecond
 // tidyTimeout bounds the removal of the record of a shell that has ended.
 const tidyTimeout = 5 * time.Second
 
-// join couples a process that outlives this one with this one's streams.
-type join struct {
-	app    *app
-	conn   *connection
-	ref    processRef
+// ProcessSession connects a managed process with the streams of this process. The managed process
+// keeps running after the session.
+type ProcessSession struct {
+	app    *CLI
+	Conn   *Connection
+	Ref    ProcessRef
 	remote *client.Attachment
 	// write is whether input is passed on; closeStdin whether its end is.
 	write, closeStdin bool
 	// tidy removes the record when the process has ended.
-	tidy bool
+	Tidy bool
 	// tty is set where both sides have a terminal, which is raw then.
 	tty    *terminalSize
 	cooked *term.State // what it was before
 	keys   []byte
 	// modes is the output's alone until the output has ended.
 	modes   terminal.Modes
-	out     output
+	out     Output
 	signals chan os.Signal
 
 	leaving sync.Once
@@ -58,13 +59,13 @@ type detached struct {
 }
 
 // run moves bytes until the process has ended or is left.
-func (j *join) run(ctx context.Context) error {
+func (j *ProcessSession) run(ctx context.Context) error {
 	done := make(chan struct{})
 	var pumps sync.WaitGroup
 	pumps.Go(func() { j.pumpSignals(done) })
 	pumps.Go(func() { j.pumpInput(done) })
 	res, err := j.pumpOutput()
-	err = errors.Join(err, j.out.flush())
+	err = errors.Join(err, j.out.Flush())
 	close(done)
 	_ = j.remote.Close()
 	pumps.Wait()
@@ -75,21 +76,21 @@ func (j *join) run(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	if j.tidy {
+	if j.Tidy {
 		j.forget(ctx)
 	}
-	if j.app.json {
-		if err := j.app.printJSON(res); err != nil {
+	if j.app.JSON {
+		if err := j.app.PrintJSON(res); err != nil {
 			return err
 		}
 	}
-	explain(j.app, res)
-	return finish(res)
+	Explain(j.app, res)
+	return Finish(res)
 }
 
 // raw makes the terminal raw, where there is one. restore undoes all that was
 // done to it.
-func (j *join) raw() error {
+func (j *ProcessSession) raw() error {
 	if j.tty == nil {
 		return nil
 	}
@@ -103,43 +104,43 @@ func (j *join) raw() error {
 }
 
 // restore may be called more than once, after the output has ended.
-func (j *join) restore() {
+func (j *ProcessSession) restore() {
 	if j.cooked == nil {
 		return
 	}
-	_, _ = io.WriteString(j.app.stdio.Out, j.modes.Leave())
+	_, _ = io.WriteString(j.app.Stdio.Out, j.modes.Leave())
 	_ = term.Restore(int(j.tty.file.Fd()), j.cooked)
 	j.app.raw.Store(false)
 	j.cooked = nil
 }
 
 // depart says how to come back.
-func (j *join) depart(status int) error {
-	if j.app.json {
-		if err := j.app.printJSON(detached{true, j.ref.sandbox, j.ref.process}); err != nil {
+func (j *ProcessSession) depart(status int) error {
+	if j.app.JSON {
+		if err := j.app.PrintJSON(detached{true, j.Ref.Sandbox, j.Ref.Process}); err != nil {
 			return err
 		}
 	} else {
 		if j.tty != nil {
 			j.app.newline()
 		}
-		j.app.warn("detached; come back with: cloche attach %s", j.ref)
+		j.app.Warn("detached; come back with: cloche attach %s", j.Ref)
 	}
 	if status != exitOK {
-		return statusError(status)
+		return StatusError(status)
 	}
 	return nil
 }
 
 // leave ends the attach and not the process.
-func (j *join) leave(status int) {
+func (j *ProcessSession) leave(status int) {
 	j.leaving.Do(func() {
 		j.left = &status
 		_ = j.remote.Close() // Recv returns, and all else after it
 	})
 }
 
-func (j *join) pumpOutput() (*api.Result, error) {
+func (j *ProcessSession) pumpOutput() (*api.Result, error) {
 	a := j.app
 	for {
 		ev, err := j.remote.Recv()
@@ -149,13 +150,13 @@ func (j *join) pumpOutput() (*api.Result, error) {
 		case ev.Exit != nil:
 			return ev.Exit, nil
 		case ev.Gap != nil:
-			if err := j.out.flush(); err != nil {
+			if err := j.out.Flush(); err != nil {
 				return nil, err
 			}
-			a.note("%d bytes are no longer kept", ev.Gap.Bytes)
+			a.Note("%d bytes are no longer kept", ev.Gap.Bytes)
 			continue
 		}
-		if err := j.out.write(ev.Stream, ev.Data); err != nil {
+		if err := j.out.Write(ev.Stream, ev.Data); err != nil {
 			return nil, err
 		}
 		if j.tty != nil {
@@ -166,14 +167,14 @@ func (j *join) pumpOutput() (*api.Result, error) {
 
 // pumpInput passes on what is typed or piped in, and finds the detach keys in
 // what is typed.
-func (j *join) pumpInput(done <-chan struct{}) {
+func (j *ProcessSession) pumpInput(done <-chan struct{}) {
 	if j.tty == nil && !j.write {
 		return
 	}
 	input := make(chan []byte)
 	// A read of standard input cannot be interrupted on every kind of file, so
 	// this goroutine ends with the process, not before.
-	go readInput(j.app.stdio.In, input, done)
+	go readInput(j.app.Stdio.In, input, done)
 	var filter keyFilter
 	if j.tty != nil {
 		filter.keys = j.keys
@@ -220,7 +221,7 @@ func asksToLeave(p []byte) bool {
 
 // send passes input on, whatever the state of the connection: what cannot be
 // taken now is offered again.
-func (j *join) send(p []byte, done <-chan struct{}) {
+func (j *ProcessSession) send(p []byte, done <-chan struct{}) {
 	if !j.write {
 		return
 	}
@@ -230,7 +231,7 @@ func (j *join) send(p []byte, done <-chan struct{}) {
 		if err == nil {
 			continue
 		}
-		if !asError(err).Retryable {
+		if !AsError(err).Retryable {
 			return // the process takes no more, or the attach is over: the output tells
 		}
 		select {
@@ -262,7 +263,7 @@ func readInput(in io.Reader, to chan<- []byte, done <-chan struct{}) {
 
 // pumpSignals follows the terminal's size, and takes a signal that ends this
 // process as a wish to leave.
-func (j *join) pumpSignals(done <-chan struct{}) {
+func (j *ProcessSession) pumpSignals(done <-chan struct{}) {
 	j.resize() // the size may have changed in the meantime
 	for {
 		var s os.Signal
@@ -281,43 +282,43 @@ func (j *join) pumpSignals(done <-chan struct{}) {
 	}
 }
 
-func (j *join) resize() {
-	if j.tty != nil && j.write && j.tty.changed(j.app.stdio.Out) {
+func (j *ProcessSession) resize() {
+	if j.tty != nil && j.write && j.tty.changed(j.app.Stdio.Out) {
 		_ = j.remote.Resize(j.tty.rows, j.tty.cols) // a new connection asks for it too
 	}
 }
 
 // interrupted is the status of a program that a signal ended.
-func interrupted(s os.Signal) int { return exitSignal + api.SignalNumber(signalName(s)) }
+func interrupted(s os.Signal) int { return ExitSignal + api.SignalNumber(signalName(s)) }
 
 // forget removes the record of a process that has ended. One that is gone, or
 // whose sandbox is, needs no removal.
-func (j *join) forget(ctx context.Context) {
+func (j *ProcessSession) forget(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTimeout)
 	defer cancel()
-	_ = j.conn.RemoveProcess(ctx, j.ref.sandbox, j.ref.process)
+	_ = j.Conn.RemoveProcess(ctx, j.Ref.Sandbox, j.Ref.Process)
 }
 
-// open attaches to a process. On a terminal it first draws the recent screen.
-func (j *join) open(ctx context.Context, p api.Process, f joinFlags) error {
+// Open attaches to a process. On a terminal it first draws the recent screen.
+func (j *ProcessSession) Open(ctx context.Context, p api.Process, f AttachFlags) error {
 	a := j.app
 	if err := j.takeTerminal(p); err != nil {
 		return err
 	}
-	j.keys, j.closeStdin = f.keys, f.closeStdin
-	j.out = a.output(f.raw || j.tty != nil)
-	j.write = !f.readOnly && !p.State.Ended() && (p.StdinOpen || f.exclusive) && a.stdio.In != nil
-	req := api.AttachRequest{Since: f.since, Write: j.write, Exclusive: f.exclusive && !p.State.Ended()}
+	j.keys, j.closeStdin = f.Keys, f.CloseStdin
+	j.out = a.Output(f.Raw || j.tty != nil)
+	j.write = !f.ReadOnly && !p.State.Ended() && (p.StdinOpen || f.Exclusive) && a.Stdio.In != nil
+	req := api.AttachRequest{Since: f.Since, Write: j.write, Exclusive: f.Exclusive && !p.State.Ended()}
 	if j.tty != nil && j.write {
 		req.Rows, req.Cols = j.tty.rows, j.tty.cols
 	}
 	var recent history
-	if j.tty != nil && f.since == nil && !p.State.Ended() {
-		if at, ok := recent.read(ctx, j.conn, j.ref); ok {
+	if j.tty != nil && f.Since == nil && !p.State.Ended() {
+		if at, ok := recent.read(ctx, j.Conn, j.Ref); ok {
 			req.Since = &at
 		}
 	}
-	remote, err := j.conn.Attach(ctx, j.ref.sandbox, j.ref.process, req)
+	remote, err := j.Conn.Attach(ctx, j.Ref.Sandbox, j.Ref.Process, req)
 	if err != nil {
 		return j.explainConflict(err, f)
 	}
@@ -330,9 +331,9 @@ func (j *join) open(ctx context.Context, p api.Process, f joinFlags) error {
 		return nil
 	}
 	screen := terminal.RecentScreen(recent.output, recent.cut, int(j.tty.rows), int(j.tty.cols), &j.modes, terminal.DrawTimeout)
-	if _, err := a.stdio.Out.Write([]byte(screen)); err != nil {
+	if _, err := a.Stdio.Out.Write([]byte(screen)); err != nil {
 		_ = remote.Close()
-		return outputError(err)
+		return OutputError(err)
 	}
 	if j.write && (recent.cut || j.modes.Alternate()) {
 		j.redraw()
@@ -342,7 +343,7 @@ func (j *join) open(ctx context.Context, p api.Process, f joinFlags) error {
 
 // redraw makes a full-screen program draw itself: it does so when its terminal
 // has another size than it had.
-func (j *join) redraw() {
+func (j *ProcessSession) redraw() {
 	rows, cols := j.tty.rows, j.tty.cols
 	if rows > 1 {
 		_ = j.remote.Resize(rows-1, cols)
@@ -351,9 +352,9 @@ func (j *join) redraw() {
 }
 
 // takeTerminal finds out whether process and caller both have a terminal.
-func (j *join) takeTerminal(p api.Process) error {
-	_, in := terminalOf(j.app.stdio.In)
-	_, out := terminalOf(j.app.stdio.Out)
+func (j *ProcessSession) takeTerminal(p api.Process) error {
+	_, in := TerminalOf(j.app.Stdio.In)
+	_, out := TerminalOf(j.app.Stdio.Out)
 	if !p.TTY || !in || !out {
 		return nil
 	}
@@ -363,53 +364,53 @@ func (j *join) takeTerminal(p api.Process) error {
 }
 
 // explainConflict adds a hint to the error for an input that another client holds.
-func (j *join) explainConflict(err error, f joinFlags) error {
+func (j *ProcessSession) explainConflict(err error, f AttachFlags) error {
 	e, ok := errors.AsType[*api.Error](err)
-	if ok && e.Code == api.CodeConflict && !f.exclusive {
+	if ok && e.Code == api.CodeConflict && !f.Exclusive {
 		e.Hint = "join it with --read-only, or wait until the other leaves"
 	}
 	return err
 }
 
-// joinFlags say how a process is joined.
-type joinFlags struct {
-	exclusive, readOnly, closeStdin, raw bool
+// AttachFlags are the flags of "attach".
+type AttachFlags struct {
+	Exclusive, ReadOnly, CloseStdin, Raw bool
 	// since is nil for the present, after what the screen of a terminal shows.
-	since *int64
-	keys  []byte
+	Since *int64
+	Keys  []byte
 }
 
-// attach joins a process that is on record.
-func attach(ctx context.Context, a *app, ref processRef, f joinFlags) error {
-	return joined(ctx, a, func(ctx context.Context, j *join) error {
-		p, err := j.conn.find(ctx, ref)
+// Attach opens a session with a process and runs it.
+func Attach(ctx context.Context, a *CLI, ref ProcessRef, f AttachFlags) error {
+	return WithProcessSession(ctx, a, func(ctx context.Context, j *ProcessSession) error {
+		p, err := j.Conn.Find(ctx, ref)
 		if err != nil {
 			return err
 		}
-		j.ref = processRef{ref.sandbox, p.ExecID}
-		j.tidy = ownShell(p)
-		if p.State.Ended() && f.since == nil {
-			a.warn(`process %s has ended; "cloche logs %s" shows its output`, p.ExecID, j.ref)
+		j.Ref = ProcessRef{ref.Sandbox, p.ExecID}
+		j.Tidy = ownShell(p)
+		if p.State.Ended() && f.Since == nil {
+			a.Warn(`process %s has ended; "cloche logs %s" shows its output`, p.ExecID, j.Ref)
 		}
-		return j.open(ctx, p, f)
+		return j.Open(ctx, p, f)
 	})
 }
 
-// joined connects, lets open make the place at a process, and keeps it until the
-// process ends or is left.
-func joined(ctx context.Context, a *app, open func(context.Context, *join) error) error {
+// WithProcessSession connects to the daemon, lets open start the session, and runs it until the
+// process ends or the user detaches.
+func WithProcessSession(ctx context.Context, a *CLI, open func(context.Context, *ProcessSession) error) error {
 	signals, giveUp := catchSignals()
 	defer giveUp()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	starting := cancelOnSignal(signals, cancel)
 	defer starting()
-	conn, err := a.daemon()
+	conn, err := a.Daemon()
 	if err != nil {
 		return err
 	}
-	defer conn.close()
-	j := &join{app: a, conn: conn, signals: signals}
+	defer conn.Close()
+	j := &ProcessSession{app: a, Conn: conn, signals: signals}
 	defer j.restore()
 	if err := open(ctx, j); err != nil {
 		return err
@@ -421,8 +422,8 @@ func joined(ctx context.Context, a *app, open func(context.Context, *join) error
 
 // ownShell reports whether "cloche shell" started a process.
 func ownShell(p api.Process) bool {
-	return p.Managed && p.TTY && p.Name == shellName && strings.HasPrefix(p.ExecID, shellName+"-")
+	return p.Managed && p.TTY && p.Name == ShellName && strings.HasPrefix(p.ExecID, ShellName+"-")
 }
 
-// shellName is the name of the processes that "cloche shell" starts.
-const shellName = "shell"
+// ShellName is the name of the processes that "cloche shell" starts.
+const ShellName = "shell"

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"bytes"
@@ -9,12 +9,12 @@ func TestParseDetachKeys(t *testing.T) {
 	for in, want := range map[string]string{
 		"ctrl-p,ctrl-q": "\x10\x11", "CTRL-A": "\x01", "ctrl-],q": "\x1dq", "~,.": "~.", "": "", "ctrl-@": "\x00", "ctrl-_": "\x1f",
 	} {
-		if got, err := parseDetachKeys(in); err != nil || string(got) != want {
+		if got, err := ParseDetachKeys(in); err != nil || string(got) != want {
 			t.Errorf("%q: %q, %v; want %q", in, got, err, want)
 		}
 	}
 	for _, in := range []string{",", "ctrl-", "ctrl-pq", "ab", " ", "é", "ctrl-1", "a,", "a,,b", "a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a"} {
-		if got, err := parseDetachKeys(in); err == nil {
+		if got, err := ParseDetachKeys(in); err == nil {
 			t.Errorf("%q is %q, want an error", in, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"fmt"
@@ -123,44 +123,44 @@ func spell(out, char []byte) []byte {
 	return fmt.Appendf(out, `\u%04x`, r)
 }
 
-// output is where the output of a sandbox's programs goes.
-type output struct{ out, err io.Writer }
+// Output is where the output of a sandbox's programs goes.
+type Output struct{ out, err io.Writer }
 
-// output is this process's own streams. Where one is a terminal, and is not the
+// Output is this process's own streams. Where one is a terminal, and is not the
 // program's for this time, nothing passes that would act on it.
-func (a *app) output(own bool) output {
+func (a *CLI) Output(own bool) Output {
 	guard := func(w io.Writer) io.Writer {
-		if _, tty := terminalOf(w); tty && !own {
+		if _, tty := TerminalOf(w); tty && !own {
 			return &showing{w: w}
 		}
 		return w
 	}
-	return output{guard(a.stdio.Out), guard(a.stdio.Err)}
+	return Output{guard(a.Stdio.Out), guard(a.Stdio.Err)}
 }
 
-// write writes what a program wrote to one of its streams.
-func (o output) write(s api.Stream, p []byte) error {
+// Write writes what a program wrote to one of its streams.
+func (o Output) Write(s api.Stream, p []byte) error {
 	w := o.out
 	if s == api.Stderr {
 		w = o.err
 	}
 	if _, err := w.Write(p); err != nil {
-		return outputError(err)
+		return OutputError(err)
 	}
 	return nil
 }
 
-// flush ends a piece of output before something else is written.
-func (o output) flush() error {
+// Flush ends a piece of output before something else is written.
+func (o Output) Flush() error {
 	for _, w := range []io.Writer{o.out, o.err} {
 		if s, ok := w.(*showing); ok {
 			if err := s.flush(); err != nil {
-				return outputError(err)
+				return OutputError(err)
 			}
 		}
 	}
 	return nil
 }
 
-// rawUsage is the usage text of the flag --raw.
-const rawUsage = "on a terminal, pass control characters of the output through (default: print them)"
+// RawUsage is the usage text of the flag --raw.
+const RawUsage = "on a terminal, pass control characters of the output through (default: print them)"

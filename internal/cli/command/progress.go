@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 // Progress appears after this long, so that what is quick stays silent.
 const progressDelay = time.Second
 
-// progress tells a person at a terminal what a slow verb is doing. Its line is
+// Progress tells a person at a terminal what a slow verb is doing. Its line is
 // erased when it stops. It owns one goroutine, which stop waits for.
-type progress struct {
+type Progress struct {
 	mu   sync.Mutex
 	step string // guarded by mu
 
@@ -23,9 +23,9 @@ type progress struct {
 	done     chan struct{}
 }
 
-// startProgress begins; with enabled false nothing is ever written.
-func startProgress(w io.Writer, enabled bool, step string) *progress {
-	p := &progress{step: step, quit: make(chan struct{}), done: make(chan struct{})}
+// StartProgress begins; with enabled false nothing is ever written.
+func StartProgress(w io.Writer, enabled bool, step string) *Progress {
+	p := &Progress{step: step, quit: make(chan struct{}), done: make(chan struct{})}
 	if !enabled {
 		close(p.done)
 		return p
@@ -34,21 +34,21 @@ func startProgress(w io.Writer, enabled bool, step string) *progress {
 	return p
 }
 
-// setStep changes what is shown.
-func (p *progress) setStep(step string) {
+// SetStep changes what is shown.
+func (p *Progress) SetStep(step string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.step = step
 }
 
-// stop erases the line and returns when nothing will be written any more. It
+// Stop erases the line and returns when nothing will be written any more. It
 // may be called more than once.
-func (p *progress) stop() {
+func (p *Progress) Stop() {
 	p.stopOnce.Do(func() { close(p.quit) })
 	<-p.done
 }
 
-func (p *progress) draw(w io.Writer) {
+func (p *Progress) draw(w io.Writer) {
 	defer close(p.done)
 	began := time.Now()
 	delay := time.NewTimer(progressDelay)
@@ -64,7 +64,7 @@ func (p *progress) draw(w io.Writer) {
 		p.mu.Lock()
 		step := p.step
 		p.mu.Unlock()
-		fmt.Fprintf(w, "\r\x1b[K%c %s %s", "|/-\\"[turn%4], terminal.Printable(step), formatAge(time.Since(began)))
+		fmt.Fprintf(w, "\r\x1b[K%c %s %s", "|/-\\"[turn%4], terminal.Printable(step), FormatAge(time.Since(began)))
 		select {
 		case <-p.quit:
 			fmt.Fprint(w, "\r\x1b[K")

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -21,9 +21,9 @@ import (
 // third "give up".
 const insist = time.Second
 
-// attachFlags are the flags that "run" and "exec" share.
-type attachFlags struct {
-	interactive, tty, quiet, raw bool
+// ExecFlags are the flags that "run" and "exec" share.
+type ExecFlags struct {
+	Interactive, Tty, Quiet, raw bool
 }
 
 // terminalSize is set when the command gets a terminal.
@@ -33,12 +33,12 @@ type terminalSize struct {
 }
 
 // wantTerminal checks -t against what the streams are.
-func (a *app) wantTerminal(asked bool) (*terminalSize, error) {
+func (a *CLI) wantTerminal(asked bool) (*terminalSize, error) {
 	if !asked {
 		return nil, nil
 	}
-	in, inOK := terminalOf(a.stdio.In)
-	out, outOK := terminalOf(a.stdio.Out)
+	in, inOK := TerminalOf(a.Stdio.In)
+	out, outOK := TerminalOf(a.Stdio.Out)
 	if !inOK || !outOK {
 		return nil, api.Invalid("tty", "--tty needs a terminal on standard input and output").WithHint("leave -t out when input or output is a file or a pipe")
 	}
@@ -46,67 +46,68 @@ func (a *app) wantTerminal(asked bool) (*terminalSize, error) {
 	if err != nil {
 		return nil, api.Errorf(api.CodeInternal, "read the terminal's size: %w", err)
 	}
-	return &terminalSize{file: in, rows: clampSize(rows), cols: clampSize(cols)}, nil
+	return &terminalSize{file: in, rows: ClampSize(rows), cols: ClampSize(cols)}, nil
 }
 
-func clampSize(n int) uint16 { return uint16(min(max(n, 0), 1<<16-1)) }
+// ClampSize converts a number of rows or columns to what the API takes.
+func ClampSize(n int) uint16 { return uint16(min(max(n, 0), 1<<16-1)) }
 
-// wantStdin decides whether the command reads this process's input: if it is not a terminal, or if
+// WantStdin decides whether the command reads this process's input: if it is not a terminal, or if
 // the user requested it. A command without intended input must not wait for a terminal.
-func (a *app) wantStdin(f attachFlags) bool {
-	if a.stdio.In == nil {
+func (a *CLI) WantStdin(f ExecFlags) bool {
+	if a.Stdio.In == nil {
 		return false
 	}
-	_, tty := terminalOf(a.stdio.In)
-	return f.interactive || f.tty || !tty
+	_, tty := TerminalOf(a.Stdio.In)
+	return f.Interactive || f.Tty || !tty
 }
 
-// attachment couples one streamed command with this process's streams.
-type attachment struct {
-	app    *app
-	stream *client.Stream
+// ExecSession connects one streamed command with the streams of this process.
+type ExecSession struct {
+	app    *CLI
+	Stream *client.Stream
 	// stdin is whether input is passed on; otherwise the command's is empty.
-	stdin bool
+	Stdin bool
 	// tty is nil without a terminal.
 	tty *terminalSize
 	// out is where its output goes.
-	out output
+	out Output
 	// cancel gives the whole thing up.
 	cancel context.CancelFunc
 	// signals has been registered before the stream began, so that none is lost.
 	signals chan os.Signal
 	// starting says that the program runs: from then on signals are its own.
-	starting func()
+	Starting func()
 	// again is what goes before a rule to allow what was not let out.
-	again string
+	Again string
 	// release gives up the signals and the context, in any case at the end.
-	release func()
+	Release func()
 }
 
-// prepare makes what an attached command needs before there is a stream: its
-// signals, its terminal, and a context that only they end.
-func (a *app) prepare(ctx context.Context, f attachFlags, req *api.ExecRequest) (context.Context, *attachment, error) {
-	if a.json && f.tty {
+// Prepare sets up the session of a command before its stream starts: the signals, the
+// terminal, and a context that only signals cancel.
+func (a *CLI) Prepare(ctx context.Context, f ExecFlags, req *api.ExecRequest) (context.Context, *ExecSession, error) {
+	if a.JSON && f.Tty {
 		return nil, nil, api.Invalid("tty", "--tty and --json do not go together").WithHint("leave one of them out")
 	}
 	signals, giveUp := catchSignals()
 	// Signals are the command's: what they cancel elsewhere goes on here.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	t := &attachment{app: a, cancel: cancel, signals: signals, starting: cancelOnSignal(signals, cancel)}
-	t.release = func() {
-		t.starting()
+	t := &ExecSession{app: a, cancel: cancel, signals: signals, Starting: cancelOnSignal(signals, cancel)}
+	t.Release = func() {
+		t.Starting()
 		cancel()
 		giveUp()
 	}
-	tty, err := a.wantTerminal(f.tty)
+	tty, err := a.wantTerminal(f.Tty)
 	if err != nil {
-		t.release()
+		t.Release()
 		return nil, nil, err
 	}
-	t.out = a.output(f.raw || tty != nil)
+	t.out = a.Output(f.raw || tty != nil)
 	if t.tty = tty; tty != nil {
 		req.TTY, req.Rows, req.Cols = true, tty.rows, tty.cols
-		passTerm(a, req)
+		PassTerm(a, req)
 	}
 	return ctx, t, nil
 }
@@ -118,8 +119,8 @@ func catchSignals() (chan os.Signal, func()) {
 	return c, func() { signal.Stop(c) }
 }
 
-// run moves bytes until the command has ended and returns its result.
-func (t *attachment) run() (*api.Result, error) {
+// Run moves bytes until the command has ended and returns its result.
+func (t *ExecSession) Run() (*api.Result, error) {
 	if t.tty != nil {
 		old, err := term.MakeRaw(int(t.tty.file.Fd()))
 		if err != nil {
@@ -134,42 +135,42 @@ func (t *attachment) run() (*api.Result, error) {
 	// the goroutine that may sit in it ends with the process, not before.
 	go t.pumpInput()
 	res, err := t.pumpOutput()
-	err = errors.Join(err, t.out.flush())
+	err = errors.Join(err, t.out.Flush())
 	close(done)
-	_ = t.stream.Close() // ends a signal request that is stuck
+	_ = t.Stream.Close() // ends a signal request that is stuck
 	pumps.Wait()
 	return res, err
 }
 
-func (t *attachment) pumpOutput() (*api.Result, error) {
+func (t *ExecSession) pumpOutput() (*api.Result, error) {
 	for {
-		ev, err := t.stream.Recv()
+		ev, err := t.Stream.Recv()
 		if err != nil {
 			return nil, err
 		}
 		if ev.Exit != nil {
 			return ev.Exit, nil
 		}
-		if err := t.out.write(ev.Stream, ev.Data); err != nil {
+		if err := t.out.Write(ev.Stream, ev.Data); err != nil {
 			// Nobody reads any more: end the command as a closed pipe would.
-			_ = t.stream.Signal("PIPE")
+			_ = t.Stream.Signal("PIPE")
 			return nil, err
 		}
 	}
 }
 
-func (t *attachment) pumpInput() {
-	if t.stdin {
-		if _, err := io.Copy(t.stream, t.app.stdio.In); err != nil {
+func (t *ExecSession) pumpInput() {
+	if t.Stdin {
+		if _, err := io.Copy(t.Stream, t.app.Stdio.In); err != nil {
 			return // the stream has ended, or the input is broken: the output tells
 		}
 	}
-	_ = t.stream.CloseWrite()
+	_ = t.Stream.CloseWrite()
 }
 
 // pumpSignals passes signals on. A second interrupt within a second kills the
 // command, a third gives up waiting for that.
-func (t *attachment) pumpSignals(done <-chan struct{}) {
+func (t *ExecSession) pumpSignals(done <-chan struct{}) {
 	var last time.Time
 	interrupts := 0
 	t.resize() // the size may have changed in the meantime
@@ -199,26 +200,26 @@ func (t *attachment) pumpSignals(done <-chan struct{}) {
 			}
 		}
 		if name != "" {
-			_ = t.stream.Signal(name) // a stream that is broken shows in Recv
+			_ = t.Stream.Signal(name) // a stream that is broken shows in Recv
 		}
 	}
 }
 
-func (t *attachment) resize() {
-	if t.tty != nil && t.tty.changed(t.app.stdio.Out) {
-		_ = t.stream.Resize(t.tty.rows, t.tty.cols)
+func (t *ExecSession) resize() {
+	if t.tty != nil && t.tty.changed(t.app.Stdio.Out) {
+		_ = t.Stream.Resize(t.tty.rows, t.tty.cols)
 	}
 }
 
 // changed looks at the terminal and reports whether it has another size than it
 // had when this was last asked.
 func (t *terminalSize) changed(stream any) bool {
-	out, ok := terminalOf(stream)
+	out, ok := TerminalOf(stream)
 	if !ok {
 		return false
 	}
 	width, height, err := term.GetSize(int(out.Fd()))
-	rows, cols := clampSize(height), clampSize(width)
+	rows, cols := ClampSize(height), ClampSize(width)
 	if err != nil || rows == 0 || cols == 0 || rows == t.rows && cols == t.cols {
 		return false
 	}
@@ -226,52 +227,52 @@ func (t *terminalSize) changed(stream any) bool {
 	return true
 }
 
-// outputError classifies a failed write to standard output or error.
-func outputError(err error) error {
+// OutputError classifies a failed write to standard output or error.
+func OutputError(err error) error {
 	if errors.Is(err, io.ErrClosedPipe) || isBrokenPipe(err) {
-		return statusError(brokenPipe)
+		return StatusError(brokenPipe)
 	}
 	return fmt.Errorf("write output: %w", err)
 }
 
-// copyOut writes what a daemon sends to standard output. An error of the daemon's is
+// CopyOut writes what a daemon sends to standard output. An error of the daemon's is
 // told as it is.
-func copyOut(a *app, r io.Reader) error {
-	_, err := io.Copy(a.stdio.Out, r)
+func CopyOut(a *CLI, r io.Reader) error {
+	_, err := io.Copy(a.Stdio.Out, r)
 	if _, ok := errors.AsType[*api.Error](err); ok || err == nil {
 		return err
 	}
-	return outputError(err)
+	return OutputError(err)
 }
 
-// explain says on standard error what the exit status alone would not.
-func explain(a *app, res *api.Result) {
+// Explain says on standard error what the exit status alone would not.
+func Explain(a *CLI, res *api.Result) {
 	switch {
 	case res.TimedOut:
-		a.warn("the command ran into its timeout and was killed")
+		a.Warn("the command ran into its timeout and was killed")
 	case res.OOM:
-		a.warn("the command was killed: out of memory")
+		a.Warn("the command was killed: out of memory")
 	case res.SandboxLost:
-		a.warn("the sandbox ended under the command%s", because(res.Reason))
+		a.Warn("the sandbox ended under the command%s", Because(res.Reason))
 	case res.ExitCode == nil && res.Signal == "":
-		a.warn("how the command ended is not known%s", because(res.Reason))
+		a.Warn("how the command ended is not known%s", Because(res.Reason))
 	}
 }
 
-func because(reason string) string {
+func Because(reason string) string {
 	if reason == "" {
 		return ""
 	}
 	return ": " + reason
 }
 
-// finish turns a result into what the verb returns.
-func finish(res *api.Result) error {
+// Finish turns a result into what the verb returns.
+func Finish(res *api.Result) error {
 	if status := res.ExitStatus(); status != 0 {
-		return statusError(status)
+		return StatusError(status)
 	}
 	if !res.OK() {
-		return statusError(exitFailed)
+		return StatusError(ExitFailed)
 	}
 	return nil
 }
@@ -304,9 +305,9 @@ func cancelOnSignal(signals <-chan os.Signal, cancel context.CancelFunc) func() 
 	}
 }
 
-// passTerm tells a program what kind of terminal is here. Where that is not known, the
+// PassTerm tells a program what kind of terminal is here. Where that is not known, the
 // sandbox has a default.
-func passTerm(a *app, req *api.ExecRequest) {
+func PassTerm(a *CLI, req *api.ExecRequest) {
 	if _, given := req.Env["TERM"]; given {
 		return
 	}
@@ -318,9 +319,9 @@ func passTerm(a *app, req *api.ExecRequest) {
 	}
 }
 
-func (f *attachFlags) register(flags *pflag.FlagSet) {
-	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass standard input on, also from a terminal")
-	flags.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
-	flags.BoolVar(&f.raw, "raw", false, rawUsage)
-	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no warnings, only the output of the command")
+func (f *ExecFlags) Register(flags *pflag.FlagSet) {
+	flags.BoolVarP(&f.Interactive, "interactive", "i", false, "pass standard input on, also from a terminal")
+	flags.BoolVarP(&f.Tty, "tty", "t", false, "give the command a terminal")
+	flags.BoolVar(&f.raw, "raw", false, RawUsage)
+	flags.BoolVarP(&f.Quiet, "quiet", "q", false, "no warnings, only the output of the command")
 }

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ type viewFlags struct {
 	output, format string
 }
 
-func (f *viewFlags) register(flags *pflag.FlagSet) {
+func (f *viewFlags) Register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "write the result as JSON")
 	flags.StringVarP(&f.output, "output", "o", "", "write the result as `json|yaml|name`")
 	flags.StringVar(&f.format, "format", "", "write each result by a Go `TEMPLATE` such as '{{.Name}}', or as json")
@@ -31,13 +31,13 @@ func (f *viewFlags) register(flags *pflag.FlagSet) {
 // view writes one document of a result; nil writes JSON.
 type view func(doc any) ([]byte, error)
 
-// errorsAsJSON is whether errors are written as JSON too.
-func (f *viewFlags) errorsAsJSON() bool {
+// ErrorsAsJSON is whether errors are written as JSON too.
+func (f *viewFlags) ErrorsAsJSON() bool {
 	return f.json || f.output == "json" || f.output == "yaml" || f.format == "json"
 }
 
-// apply checks the flags and has results written by them.
-func (f *viewFlags) apply(a *app) error {
+// Apply checks the flags and has results written by them.
+func (f *viewFlags) Apply(a *CLI) error {
 	given := 0
 	for _, set := range []bool{f.json, f.output != "", f.format != ""} {
 		if set {
@@ -47,21 +47,21 @@ func (f *viewFlags) apply(a *app) error {
 	if given > 1 {
 		return api.Invalid("output", "more than one of --json, --output and --format is given").WithHint("give one of them")
 	}
-	a.json = given == 1
+	a.JSON = given == 1
 	switch f.output {
 	case "", "json":
 	case "yaml":
-		a.view = yamlView
+		a.View = yamlView
 	case "name":
-		a.view = nameView
+		a.View = nameView
 	default:
-		return api.Invalid("output", "--output %q is not json, yaml or name", clip(f.output)).WithHint("--format takes a template")
+		return api.Invalid("output", "--output %q is not json, yaml or name", Clip(f.output)).WithHint("--format takes a template")
 	}
 	if f.format == "" || f.format == "json" {
 		return nil
 	}
 	var err error
-	a.view, err = templateView(f.format)
+	a.View, err = templateView(f.format)
 	return err
 }
 
@@ -200,7 +200,7 @@ func (v imageView) Tag() string {
 }
 
 // Size returns the disk space of the image, for display.
-func (v imageView) Size() string { return formatSize(v.SizeBytes) }
+func (v imageView) Size() string { return FormatSize(v.SizeBytes) }
 
 // splitTag cuts a reference at its tag. A colon before a slash is of a port.
 func splitTag(ref string) (name, tag string) {
@@ -234,7 +234,7 @@ func templateView(text string) (view, error) {
 		},
 		"join": func(list []string, sep string) string { return strings.Join(list, sep) }, "split": strings.Split,
 		"lower": strings.ToLower, "upper": strings.ToUpper,
-		"truncate": func(s string, n int) string { return shorten(s, n) },
+		"truncate": func(s string, n int) string { return Shorten(s, n) },
 	}).Parse(body)
 	if err != nil {
 		return nil, api.Invalid("format", "--format is not a Go template: %w", err).WithHint("write '{{.Name}}', '{{json .}}', or json")

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ func TestParseSize(t *testing.T) {
 		"512mb": 512e6, "2GiB": 2 << 30, "2gb": 2e9, "1.5k": 1536, "0.5g": 1 << 29, ".5k": 512, "1.": 1, "7b": 7,
 		"8388607t": 8388607 << 40, "9223372036854775807": math.MaxInt64,
 	} {
-		if got, err := parseSize("--flag", "limits.memory_bytes", in); err != nil || got != want {
+		if got, err := ParseSize("--flag", "limits.memory_bytes", in); err != nil || got != want {
 			t.Errorf("parseSize(%q) = %d, %v; want %d", in, got, err, want)
 		}
 	}
@@ -23,7 +23,7 @@ func TestParseSize(t *testing.T) {
 		"", " ", "-1", "-5g", "0", "0g", "0.1", "m", ".", "..", "1..2", "1 g", "1e9", "+1", "0x10", "1_000", "1,5g", "5x", "5gg", "١",
 		"9223372036854775808", "8388608t", strings.Repeat("9", 41), "NaN", "Inf",
 	} {
-		if got, err := parseSize("--flag", "limits.memory_bytes", in); err == nil {
+		if got, err := ParseSize("--flag", "limits.memory_bytes", in); err == nil {
 			t.Errorf("parseSize(%q) = %d, want an error", in, got)
 		} else if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeInvalid || e.Field != "limits.memory_bytes" || e.Hint == "" {
 			t.Errorf("parseSize(%q): %#v is not an invalid_argument with field and hint", in, err)
@@ -35,12 +35,12 @@ func TestParseTimeout(t *testing.T) {
 	for in, want := range map[string]int64{
 		"0": 0, "0s": 0, "30": 30000, "1.5": 1500, "0.0001": 1, "90s": 90000, "1h30m": 5400000, "1ms": 1, "1ns": 1, "1500us": 2,
 	} {
-		if got, err := parseTimeout("--flag", "timeout_ms", in); err != nil || got != want {
+		if got, err := ParseTimeout("--flag", "timeout_ms", in); err != nil || got != want {
 			t.Errorf("parseTimeout(%q) = %d, %v; want %d", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"", "-1", "-1s", "1-1s", "s", "5x", "1e3", "999999999999999", "1h-30m", "--1"} {
-		if got, err := parseTimeout("--flag", "timeout_ms", in); err == nil {
+		if got, err := ParseTimeout("--flag", "timeout_ms", in); err == nil {
 			t.Errorf("parseTimeout(%q) = %d, want an error", in, got)
 		}
 	}
@@ -51,10 +51,10 @@ func FuzzParseQuantity(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if n, err := parseSize("--flag", "x", s); err == nil && n <= 0 {
+		if n, err := ParseSize("--flag", "x", s); err == nil && n <= 0 {
 			t.Errorf("parseSize(%q) = %d, which is not more than 0", s, n)
 		}
-		if n, err := parseTimeout("--flag", "x", s); err == nil && n < 0 {
+		if n, err := ParseTimeout("--flag", "x", s); err == nil && n < 0 {
 			t.Errorf("parseTimeout(%q) = %d, which is negative", s, n)
 		}
 	})
@@ -62,11 +62,11 @@ func FuzzParseQuantity(f *testing.F) {
 
 func TestFormat(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 2 << 30: "2 GiB", 1 << 50: "1024 TiB"} {
-		if got := formatSize(n); got != want {
+		if got := FormatSize(n); got != want {
 			t.Errorf("formatSize(%d) = %q, want %q", n, got, want)
 		}
 	}
-	if n, err := parseSize("--flag", "x", formatLimit(16<<30)); err != nil || n != 16<<30 {
+	if n, err := ParseSize("--flag", "x", FormatLimit(16<<30)); err != nil || n != 16<<30 {
 		t.Errorf("the default of --max-size reads as %d, %v", n, err)
 	}
 }

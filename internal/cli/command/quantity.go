@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"math"
@@ -19,12 +19,12 @@ var sizeUnits = map[string]int64{
 	"t": 1 << 40, "ti": 1 << 40, "tib": 1 << 40, "tb": 1e12,
 }
 
-// parseSize reads a number of bytes such as 512m, 1.5GiB or 1000000. It is more
+// ParseSize reads a number of bytes such as 512m, 1.5GiB or 1000000. It is more
 // than zero: on the wire zero means "the profile's default", which a caller
 // gets by saying nothing. The flag is for the message, the field is the wire's.
-func parseSize(flag, field, s string) (int64, error) {
+func ParseSize(flag, field, s string) (int64, error) {
 	bad := func(why string) error {
-		return api.Invalid(field, "%s %q %s", flag, clip(s), why).
+		return api.Invalid(field, "%s %q %s", flag, Clip(s), why).
 			WithHint("give a size such as 512m, 2GiB or 1000000; K, M, G, T are powers of 1024, KB, MB … of 1000")
 	}
 	number, unit := splitNumber(s)
@@ -50,11 +50,11 @@ func parseSize(flag, field, s string) (int64, error) {
 	return whole.Int64(), nil
 }
 
-// parseTimeout reads a duration such as 90s, 1h30m or a plain number of
+// ParseTimeout reads a duration such as 90s, 1h30m or a plain number of
 // seconds, in milliseconds rounded up; 0 means unlimited.
-func parseTimeout(flag, field, s string) (int64, error) {
+func ParseTimeout(flag, field, s string) (int64, error) {
 	bad := func(why string) error {
-		return api.Invalid(field, "%s %q %s", flag, clip(s), why).
+		return api.Invalid(field, "%s %q %s", flag, Clip(s), why).
 			WithHint("give a duration such as 90s, 1h30m or a number of seconds; 0 is unlimited")
 	}
 	if strings.HasPrefix(s, "-") {
@@ -102,8 +102,8 @@ func parseDecimal(s string) (*big.Rat, bool) {
 	return new(big.Rat).SetString(s)
 }
 
-// clip keeps absurdly long input out of messages.
-func clip(s string) string {
+// Clip keeps absurdly long input out of messages.
+func Clip(s string) string {
 	const longest = 200
 	if len(s) <= longest {
 		return s

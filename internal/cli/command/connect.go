@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -17,22 +17,22 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// teardownTimeout bounds the end of an in-process core.
-const teardownTimeout = 30 * time.Second
+// TeardownTimeout bounds the end of an in-process core.
+const TeardownTimeout = 30 * time.Second
 
-// connection is a client and how it was come by.
-type connection struct {
+// Connection is a client and how it was come by.
+type Connection struct {
 	*client.Client
 	// inProcess: there is no daemon; what is made ends with this process.
 	inProcess bool
 	// close ends the connection, and the core where it is in this process.
-	close func() error
+	Close func() error
 }
 
 // homeDir is the home that the flag, the environment or the platform names.
-func (a *app) homeDir() string {
-	if a.home != "" {
-		return a.home
+func (a *CLI) homeDir() string {
+	if a.Home != "" {
+		return a.Home
 	}
 	// The first is the daemon's own setting, which goes before the older name.
 	for _, name := range []string{"CLOCHE__HOME", client.EnvHome} {
@@ -44,15 +44,15 @@ func (a *app) homeDir() string {
 }
 
 // explicitHost is the daemon that the caller named, or "".
-func (a *app) explicitHost() string {
-	if a.host != "" {
-		return a.host
+func (a *CLI) explicitHost() string {
+	if a.Host != "" {
+		return a.Host
 	}
 	return a.getenv(client.EnvHost)
 }
 
 // defaultSocket is where the daemon of the home listens.
-func (a *app) defaultSocket() (string, error) {
+func (a *CLI) defaultSocket() (string, error) {
 	home, err := filepath.Abs(a.homeDir())
 	if err != nil {
 		return "", api.Invalid("home", "home %s: %w", terminal.Printable(a.homeDir()), err)
@@ -60,8 +60,8 @@ func (a *app) defaultSocket() (string, error) {
 	return filepath.Join(home, client.SocketName), nil
 }
 
-// daemon connects to the daemon, which must be there.
-func (a *app) daemon() (*connection, error) {
+// Daemon connects to the daemon, which must be there.
+func (a *CLI) Daemon() (*Connection, error) {
 	if host := a.explicitHost(); host != "" {
 		return a.dial(host)
 	}
@@ -79,8 +79,8 @@ func (a *app) daemon() (*connection, error) {
 	return a.dial("unix://" + filepath.ToSlash(socket))
 }
 
-// daemonOrNone is a client of the daemon, whether or not there is one.
-func (a *app) daemonOrNone() (*connection, error) {
+// DaemonOrNone is a client of the daemon, whether or not there is one.
+func (a *CLI) DaemonOrNone() (*Connection, error) {
 	if host := a.explicitHost(); host != "" {
 		return a.dial(host)
 	}
@@ -92,22 +92,22 @@ func (a *app) daemonOrNone() (*connection, error) {
 }
 
 // startHint says how to get a daemon.
-func (a *app) startHint() string {
-	if a.env.Serve == nil {
+func (a *CLI) startHint() string {
+	if a.Env.Serve == nil {
 		return `start one on a Linux machine with "cloche serve", and name it with --host or CLOCHE_HOST`
 	}
-	if a.home != "" {
-		return `start one with "cloche serve --home ` + terminal.Printable(a.home) + `", or name another with --host or CLOCHE_HOST`
+	if a.Home != "" {
+		return `start one with "cloche serve --home ` + terminal.Printable(a.Home) + `", or name another with --host or CLOCHE_HOST`
 	}
 	return `start one with "cloche serve", or name another with --host or CLOCHE_HOST`
 }
 
-// daemonOrInProcess connects to the daemon where one listens and otherwise
+// DaemonOrInProcess connects to the daemon where one listens and otherwise
 // starts the core in this process. A daemon that was named and cannot be
 // reached, and one that is there and refuses, is an error: code must never run
 // somewhere else than it was sent. Of a core of its own, sandbox says that one is
 // going to be asked for.
-func (a *app) daemonOrInProcess(ctx context.Context, sandbox bool) (*connection, error) {
+func (a *CLI) DaemonOrInProcess(ctx context.Context, sandbox bool) (*Connection, error) {
 	if host := a.explicitHost(); host != "" {
 		return a.dial(host)
 	}
@@ -122,37 +122,37 @@ func (a *app) daemonOrInProcess(ctx context.Context, sandbox bool) (*connection,
 	if !absent {
 		return a.dial("unix://" + filepath.ToSlash(socket))
 	}
-	if a.env.InProcess == nil {
+	if a.Env.InProcess == nil {
 		return nil, api.Errorf(api.CodeUnsupported, "no daemon listens at %s, and sandboxes without one need Linux", terminal.Printable(socket)).
 			WithHint(`start "cloche serve" on a Linux machine, and name it with --host or CLOCHE_HOST`)
 	}
-	c, stop, err := a.env.InProcess(ctx, a.homeDir(), sandbox)
+	c, stop, err := a.Env.InProcess(ctx, a.homeDir(), sandbox)
 	if err != nil {
 		return nil, err
 	}
-	return &connection{Client: c, inProcess: true, close: func() error {
+	return &Connection{Client: c, inProcess: true, Close: func() error {
 		// Whatever ended ctx, what it started must be gone before the process is.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), TeardownTimeout)
 		defer cancel()
 		return errors.Join(c.Close(), stop(ctx))
 	}}, nil
 }
 
-func (a *app) dial(host string) (*connection, error) {
+func (a *CLI) dial(host string) (*Connection, error) {
 	silence, err := client.ParseSilence(a.getenv(client.EnvSilence))
 	if err != nil {
 		return nil, err
 	}
 	c, err := client.New(client.Options{
-		Silence: silence, Host: host, Token: a.getenv(client.EnvToken), CAFile: a.getenv(client.EnvCAFile), UserAgent: "cloche-cli/" + a.env.Version,
+		Silence: silence, Host: host, Token: a.getenv(client.EnvToken), CAFile: a.getenv(client.EnvCAFile), UserAgent: "cloche-cli/" + a.Env.Version,
 		OnReconnect: func(_ error, wait time.Duration) {
-			a.note("the connection to the daemon is lost; trying again in %v", wait.Round(time.Second))
+			a.Note("the connection to the daemon is lost; trying again in %v", wait.Round(time.Second))
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &connection{Client: c, close: c.Close}, nil
+	return &Connection{Client: c, Close: c.Close}, nil
 }
 
 // isUnserved reports whether the socket is missing or was left behind by a daemon that ended. A
@@ -175,8 +175,8 @@ func isUnserved(socket string) (bool, error) {
 		WithHint("choose another home with --home, or name the daemon with --host")
 }
 
-// paths is how local paths in flags are read for this daemon.
-func (a *app) paths() absolute {
+// Paths is how local paths in flags are read for this daemon.
+func (a *CLI) Paths() Absolute {
 	host := a.explicitHost()
 	if host == "" || strings.HasPrefix(host, "unix://") {
 		return absoluteHere

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// writeTable prints rows under a header, columns aligned.
-func writeTable(w io.Writer, header []string, rows [][]string) error {
+// WriteTable prints rows under a header, columns aligned.
+func WriteTable(w io.Writer, header []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, strings.Join(header, "\t"))
 	for _, row := range rows {
@@ -24,8 +24,8 @@ func writeTable(w io.Writer, header []string, rows [][]string) error {
 	return tw.Flush()
 }
 
-// formatAge returns a duration in its largest unit, for display.
-func formatAge(d time.Duration) string {
+// FormatAge returns a duration in its largest unit, for display.
+func FormatAge(d time.Duration) string {
 	switch {
 	case d < time.Minute:
 		return strconv.Itoa(int(max(d, 0)/time.Second)) + "s"
@@ -37,9 +37,9 @@ func formatAge(d time.Duration) string {
 	return strconv.Itoa(int(d/(24*time.Hour))) + "d"
 }
 
-// formatSize is a number of bytes in the largest power of 1024 that leaves a
+// FormatSize is a number of bytes in the largest power of 1024 that leaves a
 // number of at least 1, with one decimal where it is not whole.
-func formatSize(n int64) string {
+func FormatSize(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	f, u := float64(n), 0
 	for f >= 1024 && u < len(units)-1 {
@@ -48,8 +48,8 @@ func formatSize(n int64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(f, 'f', 1, 64), ".0") + " " + units[u]
 }
 
-// shorten cuts s to n characters, the last of which says so.
-func shorten(s string, n int) string {
+// Shorten cuts s to n characters, the last of which says so.
+func Shorten(s string, n int) string {
 	r := []rune(s)
 	if len(r) <= n {
 		return s
@@ -57,5 +57,5 @@ func shorten(s string, n int) string {
 	return string(r[:max(n-1, 0)]) + "…"
 }
 
-// formatLimit is a size in the form that the flags take.
-func formatLimit(n int64) string { return strings.ReplaceAll(formatSize(n), " ", "") }
+// FormatLimit is a size in the form that the flags take.
+func FormatLimit(n int64) string { return strings.ReplaceAll(FormatSize(n), " ", "") }

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"bytes"
@@ -7,21 +7,21 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// defaultDetachKeys leave a terminal process running, as people know them from
+// DefaultDetachKeys leave a terminal process running, as people know them from
 // containers.
-const defaultDetachKeys = "ctrl-p,ctrl-q"
+const DefaultDetachKeys = "ctrl-p,ctrl-q"
 
 // maxDetachKeys bounds what is held back of the input.
 const maxDetachKeys = 16
 
-// parseDetachKeys reads a list of keys such as "ctrl-p,ctrl-q" or "ctrl-],q": each
+// ParseDetachKeys reads a list of keys such as "ctrl-p,ctrl-q" or "ctrl-],q": each
 // is one ASCII character, or ctrl- and one. No keys are none.
-func parseDetachKeys(s string) ([]byte, error) {
+func ParseDetachKeys(s string) ([]byte, error) {
 	if s == "" {
 		return nil, nil
 	}
 	bad := func(why string) ([]byte, error) {
-		return nil, api.Invalid("detach_keys", "--detach-keys %q %s", clip(s), why).
+		return nil, api.Invalid("detach_keys", "--detach-keys %q %s", Clip(s), why).
 			WithHint("write keys with commas between them, such as ctrl-p,ctrl-q or ctrl-],q; '' for no keys")
 	}
 	var keys []byte
@@ -35,7 +35,7 @@ func parseDetachKeys(s string) ([]byte, error) {
 		case !ctrl && len(key) == 1 && key[0] > ' ' && key[0] < 0x7f:
 			keys = append(keys, key[0])
 		default:
-			return bad("has a key that there is not: " + clip(key))
+			return bad("has a key that there is not: " + Clip(key))
 		}
 	}
 	if len(keys) > maxDetachKeys {

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -9,30 +9,30 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// namingFlags are the flags that select a sandbox by identity, as they were typed.
-type namingFlags struct {
+// NamingFlags are the flags that select a sandbox by identity, as they were typed.
+type NamingFlags struct {
 	template string
 	identity []string
 }
 
-func (f *namingFlags) register(flags *pflag.FlagSet) {
+func (f *NamingFlags) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.template, "name-template", "", "the sandbox's name with variables, a `TEMPLATE` such as "+api.DefaultNameTemplate+" (default the operator's, or that one)")
 	flags.StringArrayVar(&f.identity, "identity", nil, "the identity for the name template, `NAME=VALUE`: launcher_type, launcher_id, sender_id, query_id or your own variable (repeatable)")
 }
 
-func (f *namingFlags) naming() (api.Naming, error) {
+func (f *NamingFlags) Naming() (api.Naming, error) {
 	n := api.Naming{NameTemplate: f.template}
-	if err := checkText("name_template", f.template); err != nil || len(f.identity) == 0 {
+	if err := CheckText("name_template", f.template); err != nil || len(f.identity) == 0 {
 		return n, err
 	}
 	n.Identity = &api.Identity{}
 	for _, pair := range f.identity {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok || name == "" || name == "global" {
-			return n, api.Invalid("identity", "--identity %q is not NAME=VALUE", clip(pair)).
+			return n, api.Invalid("identity", "--identity %q is not NAME=VALUE", Clip(pair)).
 				WithHint("write --identity launcher_id=42; {global} needs no value")
 		}
-		if err := checkText("identity", name, value); err != nil {
+		if err := CheckText("identity", name, value); err != nil {
 			return n, err
 		}
 		switch name {
@@ -54,9 +54,9 @@ func (f *namingFlags) naming() (api.Naming, error) {
 	return n, nil
 }
 
-// named is what a sandbox is called in calls that have no identity: those that come
+// Named is what a sandbox is called in calls that have no identity: those that come
 // after a start.
-func (c *connection) named(ctx context.Context, ref string, n api.Naming) (string, error) {
+func (c *Connection) Named(ctx context.Context, ref string, n api.Naming) (string, error) {
 	if ref != api.RefByNaming || n.NameTemplate == "" && n.Identity == nil {
 		return ref, nil
 	}

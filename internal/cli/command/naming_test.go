@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"reflect"
@@ -8,22 +8,22 @@ import (
 )
 
 func TestNamingFlags(t *testing.T) {
-	got, err := (&namingFlags{template: "{a}_{sender_id}", identity: []string{
+	got, err := (&NamingFlags{template: "{a}_{sender_id}", identity: []string{
 		"launcher_type=group", "launcher_id=-1=2", "sender_id=张三", "query_id=", "a=b", "sender=x",
-	}}).naming()
+	}}).Naming()
 	want := api.Naming{NameTemplate: "{a}_{sender_id}", Identity: &api.Identity{
 		LauncherType: "group", LauncherID: "-1=2", SenderID: "张三", Variables: map[string]string{"a": "b", "sender": "x"},
 	}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if got, err := (&namingFlags{}).naming(); err != nil || got.Identity != nil {
+	if got, err := (&NamingFlags{}).Naming(); err != nil || got.Identity != nil {
 		t.Errorf("no flags give %+v, %v", got, err)
 	}
 	for _, bad := range []string{"", "=x", "launcher_id", "global=x", "a=\xff"} {
-		_, err := (&namingFlags{identity: []string{bad}}).naming()
+		_, err := (&NamingFlags{identity: []string{bad}}).Naming()
 		wantInvalid(t, bad, err)
 	}
-	_, err = (&namingFlags{template: "\xff"}).naming()
+	_, err = (&NamingFlags{template: "\xff"}).Naming()
 	wantInvalid(t, "template", err)
 }

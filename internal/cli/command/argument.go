@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"path"
@@ -10,15 +10,15 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// absolute makes a path of the caller's machine absolute, or says why such a
+// Absolute makes a path of the caller's machine absolute, or says why such a
 // path means nothing to the daemon.
-type absolute func(field, path string) (string, error)
+type Absolute func(field, path string) (string, error)
 
-// parseMount reads SRC:DST[:ro|rw].
-func parseMount(s string, abs absolute) (api.Mount, error) {
+// ParseMount reads SRC:DST[:ro|rw].
+func ParseMount(s string, abs Absolute) (api.Mount, error) {
 	const field = "mounts"
 	bad := func(why string) error {
-		return api.Invalid(field, "--mount %q %s", clip(s), why).
+		return api.Invalid(field, "--mount %q %s", Clip(s), why).
 			WithHint("write --mount SOURCE:TARGET or --mount SOURCE:TARGET:ro, for example --mount ./data:/data:ro")
 	}
 	if strings.HasPrefix(s, "type=") || strings.Contains(s, ",source=") || strings.Contains(s, ",src=") {
@@ -47,19 +47,19 @@ func parseMount(s string, abs absolute) (api.Mount, error) {
 		return m, bad("has a target that is not an absolute path")
 	}
 	src := parts[0]
-	if !windowsPath(src) { // which says itself where it is
+	if !WindowsPath(src) { // which says itself where it is
 		var err error
 		if src, err = abs(field, src); err != nil {
 			return m, err
 		}
 	}
 	m.Source, m.Target = src, parts[1]
-	return m, checkText(field, m.Source, m.Target)
+	return m, CheckText(field, m.Source, m.Target)
 }
 
-// parseWorkspace reads NAME|DIR[:PATH][:ro]. What contains a slash or begins with
+// ParseWorkspace reads NAME|DIR[:PATH][:ro]. What contains a slash or begins with
 // a dot is a directory; nothing before the colon is a private workspace at PATH.
-func parseWorkspace(s string, abs absolute) (*api.Workspace, error) {
+func ParseWorkspace(s string, abs Absolute) (*api.Workspace, error) {
 	const field = "workspace"
 	hint := "write --workspace NAME, --workspace ./DIR, or either with :/PATH, :ro or both, for example --workspace ./job:/srv/job:ro"
 	parts := strings.Split(s, ":")
@@ -72,9 +72,9 @@ func parseWorkspace(s string, abs absolute) (*api.Workspace, error) {
 	case s == "":
 		return nil, api.Invalid(field, "--workspace is empty").WithHint("%s", hint)
 	case len(parts) > 2:
-		return nil, api.Invalid(field, "--workspace %q has too many colons", clip(s)).WithHint("%s", hint)
+		return nil, api.Invalid(field, "--workspace %q has too many colons", Clip(s)).WithHint("%s", hint)
 	case len(parts) == 2 && !path.IsAbs(parts[1]):
-		return nil, api.Invalid("workspace.path", "--workspace %q: the path inside, %q, is not absolute", clip(s), clip(parts[1])).WithHint("%s", hint)
+		return nil, api.Invalid("workspace.path", "--workspace %q: the path inside, %q, is not absolute", Clip(s), Clip(parts[1])).WithHint("%s", hint)
 	case len(parts) == 2:
 		w.Path = parts[1]
 	}
@@ -89,17 +89,17 @@ func parseWorkspace(s string, abs absolute) (*api.Workspace, error) {
 	case api.ValidName(first):
 		w.Name = first
 	default:
-		return nil, api.Invalid("workspace.name", "--workspace %q is not a name", clip(first)).
-			WithHint("a name is 1 to %d of a-z, 0-9, '-', '_' and '.'; a directory is written with a slash, such as ./%s", api.MaxNameLen, clip(first))
+		return nil, api.Invalid("workspace.name", "--workspace %q is not a name", Clip(first)).
+			WithHint("a name is 1 to %d of a-z, 0-9, '-', '_' and '.'; a directory is written with a slash, such as ./%s", api.MaxNameLen, Clip(first))
 	}
-	return w, checkText(field, w.Dir, w.Path)
+	return w, CheckText(field, w.Dir, w.Path)
 }
 
-// splitFile reads SRC:DST of --file. DST is what follows the last colon, since
+// SplitFile reads SRC:DST of --file. DST is what follows the last colon, since
 // it is absolute and SRC is the one more likely to have colons in it.
-func splitFile(s string) (src, dst string, err error) {
+func SplitFile(s string) (src, dst string, err error) {
 	bad := func(why string) (string, string, error) {
-		return "", "", api.Invalid("files", "--file %q %s", clip(s), why).
+		return "", "", api.Invalid("files", "--file %q %s", Clip(s), why).
 			WithHint("write --file SOURCE:TARGET, for example --file ./main.py:/workspace/main.py")
 	}
 	i := strings.LastIndexByte(s, ':')
@@ -111,11 +111,11 @@ func splitFile(s string) (src, dst string, err error) {
 	case !path.IsAbs(s[i+1:]):
 		return bad("has a target that is not an absolute path")
 	}
-	return s[:i], s[i+1:], checkText("files", s[i+1:])
+	return s[:i], s[i+1:], CheckText("files", s[i+1:])
 }
 
-// parseEnv reads K=V, or K to take the value from this process's environment.
-func parseEnv(assignments []string, lookup func(string) (string, bool)) (map[string]string, error) {
+// ParseEnv reads K=V, or K to take the value from this process's environment.
+func ParseEnv(assignments []string, lookup func(string) (string, bool)) (map[string]string, error) {
 	if len(assignments) == 0 {
 		return nil, nil
 	}
@@ -123,23 +123,23 @@ func parseEnv(assignments []string, lookup func(string) (string, bool)) (map[str
 	for _, a := range assignments {
 		k, v, given := strings.Cut(a, "=")
 		if k == "" {
-			return nil, api.Invalid("env", "--env %q has no name", clip(a)).WithHint("write --env NAME=VALUE, or --env NAME to use its value from this environment")
+			return nil, api.Invalid("env", "--env %q has no name", Clip(a)).WithHint("write --env NAME=VALUE, or --env NAME to use its value from this environment")
 		}
 		if !given {
 			if v, given = lookup(k); !given {
-				return nil, api.Invalid("env", "--env %s: there is no such variable here to pass on", clip(k)).WithHint("write --env %s=VALUE", clip(k))
+				return nil, api.Invalid("env", "--env %s: there is no such variable here to pass on", Clip(k)).WithHint("write --env %s=VALUE", Clip(k))
 			}
 		}
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {
-			return nil, api.Invalid("env", "--env %q: the name or the value is not UTF-8", clip(k)).WithHint("send other bytes as a file, with --file")
+			return nil, api.Invalid("env", "--env %q: the name or the value is not UTF-8", Clip(k)).WithHint("send other bytes as a file, with --file")
 		}
 		env[k] = v
 	}
 	return env, nil
 }
 
-// parseLabels reads K=V.
-func parseLabels(flag string, assignments []string) (map[string]string, error) {
+// ParseLabels reads K=V.
+func ParseLabels(flag string, assignments []string) (map[string]string, error) {
 	if len(assignments) == 0 {
 		return nil, nil
 	}
@@ -147,9 +147,9 @@ func parseLabels(flag string, assignments []string) (map[string]string, error) {
 	for _, a := range assignments {
 		k, v, ok := strings.Cut(a, "=")
 		if !ok || k == "" {
-			return nil, api.Invalid("labels", "%s %q is not KEY=VALUE", flag, clip(a)).WithHint("write %s team=research", flag)
+			return nil, api.Invalid("labels", "%s %q is not KEY=VALUE", flag, Clip(a)).WithHint("write %s team=research", flag)
 		}
-		if err := checkText("labels", k, v); err != nil {
+		if err := CheckText("labels", k, v); err != nil {
 			return nil, err
 		}
 		labels[k] = v
@@ -157,44 +157,44 @@ func parseLabels(flag string, assignments []string) (map[string]string, error) {
 	return labels, nil
 }
 
-// checkText refuses what JSON would silently change: strings that are not UTF-8.
-func checkText(field string, values ...string) error {
+// CheckText refuses what JSON would silently change: strings that are not UTF-8.
+func CheckText(field string, values ...string) error {
 	for _, v := range values {
 		if !utf8.ValidString(v) {
-			return api.Invalid(field, "%s: %q is not UTF-8", field, clip(v)).WithHint("use a name that is valid UTF-8; cloche cp takes paths of any bytes")
+			return api.Invalid(field, "%s: %q is not UTF-8", field, Clip(v)).WithHint("use a name that is valid UTF-8; cloche cp takes paths of any bytes")
 		}
 	}
 	return nil
 }
 
-// checkArgv refuses a command line that would not arrive as it was typed.
-func checkArgv(argv []string) error {
+// CheckArgv refuses a command line that would not arrive as it was typed.
+func CheckArgv(argv []string) error {
 	if len(argv) == 0 || argv[0] == "" {
 		return api.Invalid("argv", "no command was given").WithHint("write it after --, for example: -- python3 -c 'print(6*7)'")
 	}
 	for i, a := range argv {
 		if !utf8.ValidString(a) {
-			return api.Invalid("argv", "argument %d of the command, %q, is not UTF-8", i, clip(a)).
+			return api.Invalid("argv", "argument %d of the command, %q, is not UTF-8", i, Clip(a)).
 				WithHint("name the file inside the sandbox by a pattern, such as sh -c 'cat ./*', or send the bytes on standard input")
 		}
 	}
 	return nil
 }
 
-// location is one end of a copy.
-type location struct {
+// Location is one end of a copy.
+type Location struct {
 	// sandbox is empty for a path of this machine.
-	sandbox string
-	path    string
+	Sandbox string
+	Path    string
 }
 
-// parseLocation reads SANDBOX:PATH or a local path. A local path with a colon
+// ParseLocation reads SANDBOX:PATH or a local path. A local path with a colon
 // is written with a slash before it, as in ./a:b.
-func parseLocation(s string) location {
+func ParseLocation(s string) Location {
 	if name, p, ok := strings.Cut(s, ":"); ok && api.ValidName(name) {
-		return location{sandbox: name, path: p}
+		return Location{Sandbox: name, Path: p}
 	}
-	return location{path: s}
+	return Location{Path: s}
 }
 
 // absoluteHere makes a path absolute against the working directory.
@@ -212,7 +212,7 @@ func absoluteElsewhere(field, path string) (string, error) {
 	if len(path) > 0 && path[0] == '/' {
 		return path, nil
 	}
-	return "", api.Invalid(field, "%s: %q is relative, and the daemon is on another machine", field, clip(path)).
+	return "", api.Invalid(field, "%s: %q is relative, and the daemon is on another machine", field, Clip(path)).
 		WithHint(`give an absolute path of the daemon's machine, or copy files in with --file or "cloche cp"`)
 }
 
@@ -227,7 +227,7 @@ func splitMount(s string) []string {
 	return parts
 }
 
-// windowsPath is true for what begins with a drive or is a UNC name.
-func windowsPath(p string) bool {
+// WindowsPath is true for what begins with a drive or is a UNC name.
+func WindowsPath(p string) bool {
 	return len(p) > 2 && p[1] == ':' && (p[2] == '\\' || p[2] == '/') || strings.HasPrefix(p, `\\`)
 }

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -93,18 +93,18 @@ type ConfigSetting struct {
 	Source string `json:"source"`
 }
 
-// app is what the verbs of one command line share.
-type app struct {
-	stdio Streams
-	env   Env
+// CLI is what the verbs of one command line share.
+type CLI struct {
+	Stdio Streams
+	Env   Env
 
 	// The global flags.
-	host  string
-	home  string
-	flags viewFlags
+	Host  string
+	Home  string
+	Flags viewFlags
 	// json has a result written as one document, by view where there is one.
-	json bool
-	view view
+	JSON bool
+	View view
 
 	// raw is whether the terminal is raw at present.
 	raw atomic.Bool
@@ -112,17 +112,17 @@ type app struct {
 
 // The groups of verbs in the help.
 const (
-	groupRun     = "run"
-	groupProcess = "process"
-	groupLook    = "look"
-	groupHost    = "host"
+	GroupRun     = "run"
+	GroupProcess = "process"
+	GroupLook    = "look"
+	GroupHost    = "host"
 )
 
-func unknownVerb(c *cobra.Command, args []string) error {
+func UnknownVerb(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	e := api.Invalid("verb", "%q is not a verb of %s", clip(args[0]), c.CommandPath()).WithHint(`"%s --help" lists them`, c.CommandPath())
+	e := api.Invalid("verb", "%q is not a verb of %s", Clip(args[0]), c.CommandPath()).WithHint(`"%s --help" lists them`, c.CommandPath())
 	near := c.SuggestionsFor(args[0])
 	for _, verb := range c.Commands() {
 		if slices.Contains(verb.SuggestFor, args[0]) { // what other programs call it goes before what looks alike
@@ -135,26 +135,26 @@ func unknownVerb(c *cobra.Command, args []string) error {
 	return e
 }
 
-// names is the argument rule of verbs that work on one or more sandboxes.
-func names(c *cobra.Command, args []string) error {
+// Names is the argument rule of verbs that work on one or more sandboxes.
+func Names(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return api.Invalid("sandbox", "%s: no sandbox was named", c.CommandPath()).WithHint(`"cloche ls" lists them`)
 	}
 	return nil
 }
 
-// exactly is the argument rule of verbs with a fixed number of arguments.
-func exactly(n int, what string) cobra.PositionalArgs {
+// Exactly is the argument rule of verbs with a fixed number of arguments.
+func Exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
-			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
+			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), Counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
 		}
 		return nil
 	}
 }
 
-// counted is how many there are of something.
-func counted(n int, what string) string {
+// Counted is how many there are of something.
+func Counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
@@ -162,12 +162,12 @@ func counted(n int, what string) string {
 }
 
 // getenv is an environment variable, or "".
-func (a *app) getenv(name string) string {
-	v, _ := a.env.Getenv(name)
+func (a *CLI) getenv(name string) string {
+	v, _ := a.Env.Getenv(name)
 	return v
 }
 
-// interruptible is ctx until the user or the system asks this process to end.
-func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
+// Interruptible is ctx until the user or the system asks this process to end.
+func Interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 }

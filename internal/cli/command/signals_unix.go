@@ -1,6 +1,6 @@
 //go:build unix
 
-package cli
+package command
 
 import (
 	"errors"
@@ -40,7 +40,7 @@ func signalName(s os.Signal) string {
 func isResize(s os.Signal) bool { return s == syscall.SIGWINCH }
 
 // brokenPipe is the exit status of a program whose reader went away.
-const brokenPipe = exitSignal + int(syscall.SIGPIPE)
+const brokenPipe = ExitSignal + int(syscall.SIGPIPE)
 
 // isBrokenPipe reports whether a write failed since its reader went away.
 func isBrokenPipe(err error) bool { return errors.Is(err, syscall.EPIPE) }

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -14,10 +14,10 @@ type history struct {
 }
 
 // read fetches it and returns the position behind it.
-func (h *history) read(ctx context.Context, conn *connection, ref processRef) (int64, bool) {
+func (h *history) read(ctx context.Context, conn *Connection, ref ProcessRef) (int64, bool) {
 	since := int64(-terminal.MaxHistory)
 	at, any := int64(0), false
-	err := conn.Logs(ctx, ref.sandbox, api.LogOptions{ExecID: ref.process, Since: &since}, func(e api.LogEntry) error {
+	err := conn.Logs(ctx, ref.Sandbox, api.LogOptions{ExecID: ref.Process, Since: &since}, func(e api.LogEntry) error {
 		if e.Gap > 0 || !any && e.Position > 0 {
 			h.cut = true
 		}

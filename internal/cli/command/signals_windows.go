@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"errors"
@@ -29,7 +29,7 @@ func isResize(os.Signal) bool { return false }
 
 // brokenPipe is the exit status of a program whose reader went away, the same
 // on every platform.
-const brokenPipe = exitSignal + 13
+const brokenPipe = ExitSignal + 13
 
 // isBrokenPipe reports whether a write failed since its reader went away.
 func isBrokenPipe(err error) bool {

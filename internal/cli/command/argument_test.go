@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"errors"
@@ -38,12 +38,12 @@ func TestParseMount(t *testing.T) {
 		"../up:/x":    {Source: "/up", Target: "/x"},
 		"/a b/ü:/x y": {Source: "/a b/ü", Target: "/x y"},
 	} {
-		if got, err := parseMount(in, here); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := ParseMount(in, here); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("parseMount(%q) = %+v, %v; want %+v", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"", ":", "/a", "/a:", ":/b", "/a:b", "/a:/b:rx", "/a:/b:", "/a:b:/c:ro", "/a:/b:ro:ro", "/\xff:/b", "/a:/\xff"} {
-		_, err := parseMount(in, here)
+		_, err := ParseMount(in, here)
 		wantInvalid(t, in, err)
 	}
 }
@@ -66,12 +66,12 @@ func TestParseWorkspace(t *testing.T) {
 		".hidden:/w":      {Dir: "/here/.hidden", Path: "/w"},
 		"/with space:/w ": {Dir: "/with space", Path: "/w "},
 	} {
-		if got, err := parseWorkspace(in, here); err != nil || !reflect.DeepEqual(*got, want) {
+		if got, err := ParseWorkspace(in, here); err != nil || !reflect.DeepEqual(*got, want) {
 			t.Errorf("parseWorkspace(%q) = %+v, %v; want %+v", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"", "job:", "job:rel", "Job", "a b", "job:/a:/b", "job:/a:rx", "job:/a:/b:ro", "job:ro:ro", strings.Repeat("x", 64), "\xff/", "j\x00b"} {
-		_, err := parseWorkspace(in, here)
+		_, err := ParseWorkspace(in, here)
 		wantInvalid(t, in, err)
 	}
 }
@@ -80,12 +80,12 @@ func TestSplitFile(t *testing.T) {
 	for in, want := range map[string][2]string{
 		"a:/b": {"a", "/b"}, "a:b:/c": {"a:b", "/c"}, "./x y:/z": {"./x y", "/z"}, `C:\f:/f`: {`C:\f`, "/f"},
 	} {
-		if src, dst, err := splitFile(in); err != nil || src != want[0] || dst != want[1] {
+		if src, dst, err := SplitFile(in); err != nil || src != want[0] || dst != want[1] {
 			t.Errorf("splitFile(%q) = %q, %q, %v", in, src, dst, err)
 		}
 	}
 	for _, in := range []string{"", "a", "a:", ":/b", "a:b", "a:/\xff"} {
-		_, _, err := splitFile(in)
+		_, _, err := SplitFile(in)
 		wantInvalid(t, in, err)
 	}
 }
@@ -95,48 +95,48 @@ func TestParseEnv(t *testing.T) {
 		v, ok := map[string]string{"SET": "here", "EMPTY": "", "RAW": "\xff"}[k]
 		return v, ok
 	}
-	got, err := parseEnv([]string{"A=1", "B=x=y", "C=", "SET", "EMPTY", "A=2"}, lookup)
+	got, err := ParseEnv([]string{"A=1", "B=x=y", "C=", "SET", "EMPTY", "A=2"}, lookup)
 	want := map[string]string{"A": "2", "B": "x=y", "C": "", "SET": "here", "EMPTY": ""}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("parseEnv = %v, %v; want %v", got, err, want)
 	}
 	for _, in := range []string{"", "=x", "UNSET", "RAW", "K=\xff", "\xff=1"} {
-		_, err := parseEnv([]string{in}, lookup)
+		_, err := ParseEnv([]string{in}, lookup)
 		wantInvalid(t, in, err)
 	}
-	if _, err := parseEnv([]string{"PASSWORD=s3cret\xff"}, lookup); err == nil || strings.Contains(err.Error(), "s3cret") {
+	if _, err := ParseEnv([]string{"PASSWORD=s3cret\xff"}, lookup); err == nil || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("the value of a variable is in the error: %v", err)
 	}
 }
 
 func TestParseLabels(t *testing.T) {
-	got, err := parseLabels("--label", []string{"a=1", "b=", "c=x=y"})
+	got, err := ParseLabels("--label", []string{"a=1", "b=", "c=x=y"})
 	if want := map[string]string{"a": "1", "b": "", "c": "x=y"}; err != nil || !maps.Equal(got, want) {
 		t.Errorf("parseLabels = %v, %v", got, err)
 	}
 	for _, in := range []string{"", "a", "=1"} {
-		_, err := parseLabels("--label", []string{in})
+		_, err := ParseLabels("--label", []string{in})
 		wantInvalid(t, in, err)
 	}
 }
 
 func TestParseLocation(t *testing.T) {
-	for in, want := range map[string]location{
+	for in, want := range map[string]Location{
 		"sb:/x": {"sb", "/x"}, "sb:": {"sb", ""}, "sb:rel:x": {"sb", "rel:x"}, "./a:b": {"", "./a:b"}, "/a:b": {"", "/a:b"},
 		"-": {"", "-"}, `C:\x`: {"", `C:\x`}, "file": {"", "file"}, ":x": {"", ":x"}, "sb:/\xff": {"sb", "/\xff"},
 	} {
-		if got := parseLocation(in); !reflect.DeepEqual(got, want) {
+		if got := ParseLocation(in); !reflect.DeepEqual(got, want) {
 			t.Errorf("parseLocation(%q) = %+v, want %+v", in, got, want)
 		}
 	}
 }
 
 func TestCheckArgv(t *testing.T) {
-	if err := checkArgv([]string{"sh", "-c", ""}); err != nil {
+	if err := CheckArgv([]string{"sh", "-c", ""}); err != nil {
 		t.Errorf("an empty argument is refused: %v", err)
 	}
 	for _, argv := range [][]string{nil, {}, {""}, {"cat", "\xff"}} {
-		wantInvalid(t, strings.Join(argv, " "), checkArgv(argv))
+		wantInvalid(t, strings.Join(argv, " "), CheckArgv(argv))
 	}
 }
 
@@ -145,18 +145,18 @@ func FuzzParseArguments(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if m, err := parseMount(s, here); err == nil && (!path.IsAbs(m.Source) && !windowsPath(m.Source) || !path.IsAbs(m.Target) || !utf8.ValidString(m.Source+m.Target)) {
+		if m, err := ParseMount(s, here); err == nil && (!path.IsAbs(m.Source) && !WindowsPath(m.Source) || !path.IsAbs(m.Target) || !utf8.ValidString(m.Source+m.Target)) {
 			t.Errorf("parseMount(%q) = %+v", s, m)
 		}
-		if w, err := parseWorkspace(s, here); err == nil {
+		if w, err := ParseWorkspace(s, here); err == nil {
 			if w.Name != "" && (w.Dir != "" || !api.ValidName(w.Name)) || w.Path != "" && !path.IsAbs(w.Path) {
 				t.Errorf("parseWorkspace(%q) = %+v", s, w)
 			}
 		}
-		if src, dst, err := splitFile(s); err == nil && (src == "" || !path.IsAbs(dst) || src+":"+dst != s) {
+		if src, dst, err := SplitFile(s); err == nil && (src == "" || !path.IsAbs(dst) || src+":"+dst != s) {
 			t.Errorf("splitFile(%q) = %q, %q", s, src, dst)
 		}
-		if l := parseLocation(s); l.sandbox != "" && (l.sandbox+":"+l.path != s || !api.ValidName(l.sandbox)) {
+		if l := ParseLocation(s); l.Sandbox != "" && (l.Sandbox+":"+l.Path != s || !api.ValidName(l.Sandbox)) {
 			t.Errorf("parseLocation(%q) = %+v", s, l)
 		}
 	})
