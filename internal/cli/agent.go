@@ -3,16 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
-	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 func errorsCommand(a *command.CLI) *cobra.Command {
@@ -162,33 +159,3 @@ func problemLines(indent string, p api.Problem) string {
 
 // oneLine keeps a text from the daemon on one line.
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
-
-// printLines writes text of a daemon's with its line breaks.
-func printLines(a *command.CLI, text string) error {
-	for line := range strings.Lines(text) {
-		if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(strings.TrimSuffix(line, "\n"))); err != nil {
-			return command.OutputError(err)
-		}
-	}
-	return nil
-}
-
-// charsFlag cuts the output of a result to what a model reads.
-type charsFlag struct{ n int64 }
-
-func (f *charsFlag) register(flags *pflag.FlagSet) {
-	flags.Int64Var(&f.n, "max-chars", 0, "with --json, cut the middle of each stream to `N` characters, for a model; "+strconv.Itoa(api.DefaultOutputChars)+" is usual (default no cut)")
-}
-
-// value is the flag's, nil where it was not given.
-func (f *charsFlag) value(c *cobra.Command, json bool) (*int64, error) {
-	switch {
-	case !c.Flags().Changed("max-chars"):
-		return nil, nil
-	case !json:
-		return nil, api.Invalid("max_output_chars", "--max-chars is for results, and this output is passed on as it is written").WithHint("add --json")
-	case f.n < 0:
-		return nil, api.Invalid("max_output_chars", "--max-chars is %d", f.n).WithHint("0 or more")
-	}
-	return &f.n, nil
-}

@@ -111,16 +111,6 @@ func (f *dockerFlags) register(flags *pflag.FlagSet) {
 	workdir(flags)
 }
 
-// workdir has --workdir mean --cwd.
-func workdir(flags *pflag.FlagSet) {
-	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		if name == "workdir" {
-			name = "cwd"
-		}
-		return pflag.NormalizedName(name)
-	})
-}
-
 // mounts reads -v. A source that is a name is a volume in Docker, and not a directory.
 func (f *dockerFlags) mounts(abs command.Absolute) ([]api.Mount, error) {
 	var mounts []api.Mount

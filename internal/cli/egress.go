@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,14 +185,6 @@ func egressText(r api.EgressRecord) string {
 		parts = append(parts, r.Reason)
 	}
 	return strings.Join(parts, " ")
-}
-
-// hostPort is where something goes; port 0 is not known.
-func hostPort(name string, port int) string {
-	if port == 0 {
-		return name
-	}
-	return net.JoinHostPort(name, strconv.Itoa(port))
 }
 
 func egressAllowCommand(a *command.CLI) *cobra.Command {

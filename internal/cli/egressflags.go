@@ -123,20 +123,3 @@ func tellRefusals(a *command.CLI, res *api.Result, again string) {
 		a.Warn("not let out: %s: %s (rule %s); to allow it: %s %s", command.Clip(what), r.Reason, r.Rule, again, shellWord(r.Allow))
 	}
 }
-
-// shellWords are words as they are typed, one after the other.
-func shellWords(words []string) string {
-	out := make([]string, len(words))
-	for i, w := range words {
-		out[i] = shellWord(w)
-	}
-	return strings.Join(out, " ")
-}
-
-// shellWord is a word as it can be pasted into a shell.
-func shellWord(s string) string {
-	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@._:/-") == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}

@@ -80,14 +80,6 @@ it.`,
 	return c
 }
 
-// atMostOne is the argument rule of a verb that may be told a sandbox.
-func atMostOne(c *cobra.Command, args []string) error {
-	if len(args) > 1 {
-		return api.Invalid("arguments", "%s: %s, want one sandbox or none", c.CommandPath(), command.Counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
-	}
-	return nil
-}
-
 // parseKinds reads kinds, and the beginnings of kinds before their dot.
 func parseKinds(names []string) ([]api.EventKind, error) {
 	known := eventKinds()

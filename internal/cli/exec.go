@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -89,29 +88,6 @@ then passed on only with -i.`,
 	at.Register(c.Flags())
 	workdir(c.Flags())
 	return c
-}
-
-// phaseUsage is of the flag that says what a process is for.
-const phaseUsage = "the phase of a program, such as `setup`, which selects the variables of endpoints (default run)"
-
-// execArgs checks SANDBOX [--] COMMAND…: flags stand before the sandbox, since
-// everything behind it is the command's.
-func execArgs(c *cobra.Command, args []string) error {
-	if err := command.Names(c, args); err != nil {
-		return err
-	}
-	if len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-") {
-		return api.Invalid("flags", "%s: %s stands behind the sandbox", c.CommandPath(), command.Clip(args[1])).
-			WithHint("flags go before %s, and the command after --", command.Clip(args[0]))
-	}
-	return command.CheckArgv(commandOf(args))
-}
-
-func commandOf(args []string) []string {
-	if len(args) > 1 && args[1] == "--" {
-		return args[2:]
-	}
-	return args[1:]
 }
 
 func runExec(ctx context.Context, a *command.CLI, ref string, req api.ExecRequest, f command.ExecFlags) error {

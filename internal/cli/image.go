@@ -34,23 +34,6 @@ Without a daemon, these commands use the home directly.`,
 	return c
 }
 
-// withImages calls do with the daemon or, if none is running, with the core in this process: images
-// belong to the home directory.
-func withImages(a *command.CLI, c *cobra.Command, do func(context.Context, *command.Connection) error) (err error) {
-	ctx, cancel := command.Interruptible(c.Context())
-	defer cancel()
-	conn, err := a.DaemonOrInProcess(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if cerr := conn.Close(); err == nil {
-			err = cerr
-		}
-	}()
-	return do(ctx, conn)
-}
-
 func imageListCommand(a *command.CLI) *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
@@ -300,14 +283,4 @@ func prune(ctx context.Context, a *command.CLI, conn *command.Connection, req ap
 	}
 	_, err = fmt.Fprintf(a.Stdio.Out, "%s %s; images occupy %s\n", verb, command.FormatSize(out.FreedBytes), command.FormatSize(out.UsedBytes))
 	return err
-}
-
-// atLeast is the argument rule of verbs that take several.
-func atLeast(n int, what string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) < n {
-			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), command.Counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
-		}
-		return nil
-	}
 }

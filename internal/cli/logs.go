@@ -191,12 +191,3 @@ func logEntry(a *command.CLI, out command.Output, shown *logView, e api.LogEntry
 	}
 	return out.Write(e.Stream, shown.lines(e))
 }
-
-// untilInterrupted returns the result of a command that runs until it is interrupted. An interrupt
-// is its normal end and needs no message.
-func untilInterrupted(ctx context.Context, follows bool, err error) error {
-	if follows && ctx.Err() != nil && (errors.Is(err, context.Canceled) || api.CodeOf(err) == api.CodeCanceled) {
-		return command.StatusError(command.ExitSignal + api.SignalNumber("INT"))
-	}
-	return err
-}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -361,13 +360,6 @@ func programListCommand(a *command.CLI) *cobra.Command {
 	}
 	c.Flags().IntVarP(&limit, "limit", "n", 0, "only the newest `PROGRAMS` (default 100)")
 	return c
-}
-
-func orDash(s string) string {
-	if strings.TrimSpace(s) == "" {
-		return "-"
-	}
-	return s
 }
 
 // oneProgramCommand makes a verb about one program.

@@ -136,23 +136,6 @@ func processRow(p api.Process, now time.Time) []string {
 	}
 }
 
-// exitColumn is how a process ended, in a word.
-func exitColumn(p api.Process) string {
-	switch {
-	case p.OOM:
-		return "oom"
-	case p.TimedOut:
-		return "timeout"
-	case p.ExitCode != nil:
-		return strconv.Itoa(*p.ExitCode)
-	case p.Signal != "":
-		return p.Signal
-	case p.State.Ended():
-		return "unknown"
-	}
-	return "-"
-}
-
 // narrowest is what is left of a column that is cut.
 const narrowest = 12
 

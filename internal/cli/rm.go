@@ -13,11 +13,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// removed is the JSON result of rm.
-type removed struct {
-	Removed string `json:"removed"`
-}
-
 func rmCommand(a *command.CLI) *cobra.Command {
 	var force bool
 	var labels []string

@@ -181,13 +181,6 @@ func runtimeFor(ctx context.Context, a *command.CLI, keeps string) (*command.Con
 	return conn, err
 }
 
-func asErrorOrNil(err error) *api.Error {
-	if err == nil {
-		return nil
-	}
-	return command.AsError(err)
-}
-
 // runCollected is the run of --json: one call, one document.
 func runCollected(ctx context.Context, a *command.CLI, conn *command.Connection, req api.RunRequest, f command.ExecFlags) error {
 	var err error

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
@@ -126,19 +125,6 @@ func (f *startFlags) spec(a *command.CLI, set func(string) bool) (api.ProcessSpe
 	}
 	spec.Ready, err = f.readiness(set)
 	return spec, err
-}
-
-// giveTerminal asks for a terminal like the one here, where there is one.
-func giveTerminal(a *command.CLI, req *api.ExecRequest) {
-	req.TTY, req.Rows, req.Cols = true, 24, 80
-	f, ok := command.TerminalOf(a.Stdio.Out)
-	if !ok {
-		return
-	}
-	if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && rows > 0 && cols > 0 {
-		req.Rows, req.Cols = command.ClampSize(rows), command.ClampSize(cols)
-	}
-	command.PassTerm(a, req)
 }
 
 // parseRestart reads never, always, on-failure or on-failure:N.

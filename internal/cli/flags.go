@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
+)
+
+// workdir has --workdir mean --cwd.
+func workdir(flags *pflag.FlagSet) {
+	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "workdir" {
+			name = "cwd"
+		}
+		return pflag.NormalizedName(name)
+	})
+}
+
+// giveTerminal asks for a terminal like the one here, where there is one.
+func giveTerminal(a *command.CLI, req *api.ExecRequest) {
+	req.TTY, req.Rows, req.Cols = true, 24, 80
+	f, ok := command.TerminalOf(a.Stdio.Out)
+	if !ok {
+		return
+	}
+	if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && rows > 0 && cols > 0 {
+		req.Rows, req.Cols = command.ClampSize(rows), command.ClampSize(cols)
+	}
+	command.PassTerm(a, req)
+}
+
+// phaseUsage is of the flag that says what a process is for.
+const phaseUsage = "the phase of a program, such as `setup`, which selects the variables of endpoints (default run)"
+
+// charsFlag cuts the output of a result to what a model reads.
+type charsFlag struct{ n int64 }
+
+func (f *charsFlag) register(flags *pflag.FlagSet) {
+	flags.Int64Var(&f.n, "max-chars", 0, "with --json, cut the middle of each stream to `N` characters, for a model; "+strconv.Itoa(api.DefaultOutputChars)+" is usual (default no cut)")
+}
+
+// value is the flag's, nil where it was not given.
+func (f *charsFlag) value(c *cobra.Command, json bool) (*int64, error) {
+	switch {
+	case !c.Flags().Changed("max-chars"):
+		return nil, nil
+	case !json:
+		return nil, api.Invalid("max_output_chars", "--max-chars is for results, and this output is passed on as it is written").WithHint("add --json")
+	case f.n < 0:
+		return nil, api.Invalid("max_output_chars", "--max-chars is %d", f.n).WithHint("0 or more")
+	}
+	return &f.n, nil
+}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/terminal"
+)
+
+// removed is the JSON result of rm.
+type removed struct {
+	Removed string `json:"removed"`
+}
+
+// parseStates is the filter: what was named, or what lives, or all.
+func parseStates(names []string, all bool) ([]api.State, error) {
+	known := api.States()
+	var states []api.State
+	for _, n := range names {
+		if !slices.Contains(known, api.State(n)) {
+			return nil, api.Invalid("state", "--state %q is not a state", command.Clip(n)).WithHint("the states are %v", known)
+		}
+		states = append(states, api.State(n))
+	}
+	if len(states) == 0 && !all {
+		states = slices.DeleteFunc(known, func(s api.State) bool { return !command.Live(s) })
+	}
+	return states, nil
+}
+
+func list(ctx context.Context, a *command.CLI, conn *command.Connection, o api.ListOptions, quiet bool) error {
+	list := api.SandboxList{Sandboxes: []api.Sandbox{}}
+	for sb, err := range conn.ListAll(ctx, o) {
+		if err != nil {
+			return err
+		}
+		list.Sandboxes = append(list.Sandboxes, sb)
+	}
+	switch {
+	case a.JSON:
+		return a.PrintJSON(list)
+	case quiet:
+		for _, sb := range list.Sandboxes {
+			fmt.Fprintln(a.Stdio.Out, terminal.Printable(sb.ID))
+		}
+		return nil
+	}
+	var rows [][]string
+	for _, sb := range list.Sandboxes {
+		rows = append(rows, []string{sb.ID, sb.Name, string(sb.State), sb.Image, sb.Engine, command.FormatAge(time.Since(sb.CreatedAt)), expires(sb, time.Now())})
+	}
+	return command.WriteTable(a.Stdio.Out, []string{"ID", "NAME", "STATE", "IMAGE", "ENGINE", "AGE", "EXPIRES"}, rows)
+}
+
+// maxListPage is the largest page of a list.
+const maxListPage = 1000
+
+// expires returns how long the lease of a sandbox lasts from now, if it is not used.
+func expires(sb api.Sandbox, now time.Time) string {
+	if sb.ExpiresAt == nil || !command.Live(sb.State) {
+		return "-"
+	}
+	return "in " + command.FormatAge(sb.ExpiresAt.Sub(now))
+}
