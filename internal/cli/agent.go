@@ -43,7 +43,7 @@ fails isn't an error.`,
 				rows := make([][]string, 0, len(list.Errors))
 				for _, e := range list.Errors {
 					rows = append(rows, []string{
-						e.Time.Local().Format(time.DateTime), e.Tenant, string(e.Stage), string(e.Code), orDash(e.QueryID), orDash(e.RequestID), e.Message,
+						e.Time.Local().Format(time.DateTime), e.Tenant, string(e.Stage), string(e.Code), command.OrDash(e.QueryID), command.OrDash(e.RequestID), e.Message,
 					})
 				}
 				return command.WriteTable(a.Stdio.Out, []string{"TIME", "TENANT", "STAGE", "CODE", "QUERY", "REQUEST", "MESSAGE"}, rows)
@@ -65,7 +65,7 @@ the workspace, what the network reaches, the limits, and the skills. It
 describes SANDBOX, or a sandbox as it would be created for you.`,
 		Example:           "  cloche guidance box\n  cloche guidance --profile network_basic --all-skills",
 		GroupID:           command.GroupLook,
-		Args:              atMostOne,
+		Args:              command.AtMostOne,
 		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -82,7 +82,7 @@ describes SANDBOX, or a sandbox as it would be created for you.`,
 				if a.JSON {
 					return a.PrintJSON(g)
 				}
-				return printLines(a, g.Text)
+				return command.PrintLines(a, g.Text)
 			})
 		},
 	}
@@ -145,7 +145,7 @@ func printStatus(a *command.CLI, st api.Status) error {
 	for _, p := range st.Problems {
 		text += problemLines("", p)
 	}
-	return printLines(a, text)
+	return command.PrintLines(a, text)
 }
 
 // problemLines returns the lines that describe a problem and how to fix it.

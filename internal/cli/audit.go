@@ -106,7 +106,7 @@ tenant, verb, sandbox, and details. --follow continues with new records. With
 				o.Tail = 0
 			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
-				return untilInterrupted(ctx, o.Follow, conn.Audit(ctx, o, func(r api.AuditRecord, line []byte) error { return auditRecord(a, r, line) }))
+				return command.UntilInterrupted(ctx, o.Follow, conn.Audit(ctx, o, func(r api.AuditRecord, line []byte) error { return auditRecord(a, r, line) }))
 			})
 		},
 	}

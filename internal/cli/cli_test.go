@@ -211,7 +211,7 @@ func TestJSONIsTheWireTypes(t *testing.T) {
 		"inspect --json box":            {&api.Sandbox{}, 0},
 		"stop --json --grace 1s box":    {&api.Sandbox{}, 0},
 		"kill --json box":               {&api.Sandbox{}, 0},
-		"rm -f --json box":              {&removed{}, 0},
+		"rm -f --json box":              {&command.Removed{}, 0},
 		"image ls --json":               {&api.ImageList{}, 0},
 		"doctor --json":                 {&api.Doctor{}, 0},
 		"version --json":                {&versions{}, 0},

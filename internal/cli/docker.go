@@ -108,7 +108,7 @@ func (f *dockerFlags) register(flags *pflag.FlagSet) {
 	for _, name := range []string{"volume", "publish", "network"} {
 		_ = flags.MarkHidden(name) // it is there
 	}
-	workdir(flags)
+	command.Workdir(flags)
 }
 
 // mounts reads -v. A source that is a name is a volume in Docker, and not a directory.
@@ -255,7 +255,7 @@ func runDetached(ctx context.Context, a *command.CLI, req api.RunRequest, f comm
 		return err
 	}
 	if f.Tty {
-		giveTerminal(a, &req.Exec)
+		command.GiveTerminal(a, &req.Exec)
 	}
 	p, err := conn.StartProcess(ctx, sb.ID, api.ProcessSpec{ExecRequest: req.Exec, OpenStdin: f.Interactive})
 	if err != nil {

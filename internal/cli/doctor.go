@@ -70,14 +70,14 @@ func printDoctor(a *command.CLI, d api.Doctor, st api.Status) error {
 			printLimits(a, e.Enforces)
 		}
 		for _, p := range e.Problems {
-			if err := printLines(a, problemLines("  ", p)); err != nil {
+			if err := command.PrintLines(a, problemLines("  ", p)); err != nil {
 				return err
 			}
 		}
 	}
 	fmt.Fprintln(out)
 	for _, p := range d.Problems {
-		if err := printLines(a, problemLines("", p)); err != nil {
+		if err := command.PrintLines(a, problemLines("", p)); err != nil {
 			return err
 		}
 	}

@@ -122,7 +122,7 @@ Kinds are opened, closed, refused, request and changed.`,
 				o.Kinds = append(o.Kinds, api.EgressKind(k))
 			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
-				return untilInterrupted(ctx, o.Follow, conn.EgressLog(ctx, args[0], o, func(r api.EgressRecord) error { return egressRecord(a, r) }))
+				return command.UntilInterrupted(ctx, o.Follow, conn.EgressLog(ctx, args[0], o, func(r api.EgressRecord) error { return egressRecord(a, r) }))
 			})
 		},
 	}
@@ -148,7 +148,7 @@ func egressRecord(a *command.CLI, r api.EgressRecord) error {
 func egressText(r api.EgressRecord) string {
 	parts := []string{r.Time.Local().Format("2006-01-02T15:04:05.000Z07:00"), string(r.Kind)}
 	if r.Name != "" {
-		parts = append(parts, hostPort(r.Name, r.Port))
+		parts = append(parts, command.HostPort(r.Name, r.Port))
 	}
 	add := func(key, value string) {
 		if value != "" {
@@ -179,7 +179,7 @@ func egressText(r api.EgressRecord) string {
 		add("suppressed", strconv.FormatInt(r.Suppressed, 10))
 	}
 	if r.Allow != "" {
-		add("allow", shellWord(r.Allow))
+		add("allow", command.ShellWord(r.Allow))
 	}
 	if r.Reason != "" {
 		parts = append(parts, r.Reason)
@@ -308,7 +308,7 @@ func approvalsCommand(a *command.CLI) *cobra.Command {
 request stays open for ten minutes; the connection itself is held for half a
 minute.`,
 		Example:           "  cloche egress approvals\n  cloche egress approvals --all box",
-		Args:              atMostOne,
+		Args:              command.AtMostOne,
 		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -326,7 +326,7 @@ minute.`,
 				var rows [][]string
 				for _, p := range list.Approvals {
 					rows = append(rows, []string{
-						p.ID, cmp.Or(p.SandboxName, p.Sandbox), hostPort(p.Name, p.Port), p.Rule, string(p.State), command.FormatAge(time.Since(p.AskedAt)) + " ago",
+						p.ID, cmp.Or(p.SandboxName, p.Sandbox), command.HostPort(p.Name, p.Port), p.Rule, string(p.State), command.FormatAge(time.Since(p.AskedAt)) + " ago",
 					})
 				}
 				return command.WriteTable(a.Stdio.Out, []string{"ID", "SANDBOX", "TO", "RULE", "STATE", "ASKED"}, rows)

@@ -112,7 +112,7 @@ func tellRefusals(a *command.CLI, res *api.Result, again string) {
 			a.Warn("%s more not let out", command.Counted(len(res.Refusals)-i, "connection"))
 			return
 		}
-		what := hostPort(r.Name, r.Port)
+		what := command.HostPort(r.Name, r.Port)
 		if r.Method != "" {
 			what = r.Method + " " + what + r.Path
 		}
@@ -120,6 +120,6 @@ func tellRefusals(a *command.CLI, res *api.Result, again string) {
 			a.Warn("not let out: %s: %s (rule %s)", command.Clip(what), r.Reason, r.Rule)
 			continue
 		}
-		a.Warn("not let out: %s: %s (rule %s); to allow it: %s %s", command.Clip(what), r.Reason, r.Rule, again, shellWord(r.Allow))
+		a.Warn("not let out: %s: %s (rule %s); to allow it: %s %s", command.Clip(what), r.Reason, r.Rule, again, command.ShellWord(r.Allow))
 	}
 }

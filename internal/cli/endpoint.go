@@ -392,7 +392,7 @@ func serveEndpoint(ctx context.Context, a *command.CLI, conn *command.Connection
 				cut(remote)
 				return
 			}
-			carry(ctx, local, remote)
+			command.Relay(ctx, local, remote)
 		})
 	}
 }

@@ -49,7 +49,7 @@ it.`,
   cloche events -f --since now --kind process build
   cloche events --since 1h --kind refused --json`,
 		GroupID:           command.GroupLook,
-		Args:              atMostOne,
+		Args:              command.AtMostOne,
 		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			o := api.EventOptions{Follow: follow}
@@ -69,7 +69,7 @@ it.`,
 				return err
 			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
-				return untilInterrupted(ctx, follow, conn.Events(ctx, o, func(e api.Event) error { return event(a, e, after) }))
+				return command.UntilInterrupted(ctx, follow, conn.Events(ctx, o, func(e api.Event) error { return event(a, e, after) }))
 			})
 		},
 	}
@@ -156,7 +156,7 @@ func eventDetail(e api.Event) string {
 		if p.Name != "" {
 			parts = append(parts, "("+p.Name+")")
 		}
-		if exit := exitColumn(*p); exit != "-" {
+		if exit := command.ExitColumn(*p); exit != "-" {
 			parts = append(parts, "exit="+exit)
 		}
 		if p.Restarts > 0 {
@@ -182,10 +182,10 @@ func eventDetail(e api.Event) string {
 		parts = append(parts, "rule="+e.Rule)
 	}
 	if r := e.Egress; r != nil {
-		parts = append(parts, hostPort(r.Name, r.Port))
+		parts = append(parts, command.HostPort(r.Name, r.Port))
 	}
 	if p := e.Approval; p != nil {
-		parts = append(parts, p.ID, string(p.State), hostPort(p.Name, p.Port))
+		parts = append(parts, p.ID, string(p.State), command.HostPort(p.Name, p.Port))
 	}
 	if e.ExpiresAt != nil {
 		parts = append(parts, "at "+e.ExpiresAt.Local().Format(time.TimeOnly))

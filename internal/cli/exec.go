@@ -14,7 +14,7 @@ func execCommand(a *command.CLI) *cobra.Command {
 	var env, envFiles, waits []string
 	var detach bool
 	var cwd, user, timeout, phase string
-	var chars charsFlag
+	var chars command.CharsFlag
 	var cancel bool
 	var who command.NamingFlags
 	c := &cobra.Command{
@@ -36,10 +36,10 @@ then passed on only with -i.`,
   cloche exec --cancel-with-caller build -- ./long-test.sh
   cloche exec --identity launcher_type=group --identity launcher_id=42 - -- ls`,
 		GroupID:           command.GroupRun,
-		Args:              execArgs,
+		Args:              command.ExecArgs,
 		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			req := api.ExecRequest{Argv: commandOf(args), Cwd: cwd, User: user, Phase: phase, CancelWithCaller: cancel}
+			req := api.ExecRequest{Argv: command.CommandOf(args), Cwd: cwd, User: user, Phase: phase, CancelWithCaller: cancel}
 			var err error
 			if req.Env, err = envOf(envFiles, env, a.Env.Getenv); err != nil {
 				return err
@@ -58,12 +58,12 @@ then passed on only with -i.`,
 				return err
 			}
 			req.WaitEndpoints = waits
-			if req.MaxOutputChars, err = chars.value(c, a.JSON); err != nil {
+			if req.MaxOutputChars, err = chars.Value(c, a.JSON); err != nil {
 				return err
 			}
 			if detach {
 				if at.Tty {
-					giveTerminal(a, &req)
+					command.GiveTerminal(a, &req)
 				}
 				spec := api.ProcessSpec{ExecRequest: req, OpenStdin: at.Interactive}
 				return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
@@ -81,12 +81,12 @@ then passed on only with -i.`,
 	c.Flags().StringVarP(&cwd, "cwd", "w", "", "the working directory inside (default the sandbox's)")
 	c.Flags().StringVarP(&user, "user", "u", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
 	c.Flags().StringVar(&timeout, "timeout", "", "kill the command after this `duration`, such as 90s; 0 is unlimited")
-	c.Flags().StringVar(&phase, "phase", "", phaseUsage)
+	c.Flags().StringVar(&phase, "phase", "", command.PhaseUsage)
 	c.Flags().BoolVar(&cancel, "cancel-with-caller", false, "kill the command when this program or its connection ends")
-	chars.register(c.Flags())
+	chars.Register(c.Flags())
 	who.Register(c.Flags())
 	at.Register(c.Flags())
-	workdir(c.Flags())
+	command.Workdir(c.Flags())
 	return c
 }
 
@@ -122,6 +122,6 @@ func runExec(ctx context.Context, a *command.CLI, ref string, req api.ExecReques
 	}
 	defer stream.Close()
 	t.Starting()
-	t.Stream, t.Stdin, t.Again = stream, a.WantStdin(f), "cloche egress allow "+shellWord(ref)
+	t.Stream, t.Stdin, t.Again = stream, a.WantStdin(f), "cloche egress allow "+command.ShellWord(ref)
 	return runResult(a, t, f.Quiet)
 }

@@ -165,7 +165,7 @@ func serveForward(ctx context.Context, a *command.CLI, conn *command.Connection,
 				}
 				return
 			}
-			carry(ctx, local, remote)
+			command.Relay(ctx, local, remote)
 		})
 	}
 }

@@ -45,7 +45,7 @@ func imageListCommand(a *command.CLI) *cobra.Command {
 		Example:    "  cloche image ls\n  cloche image ls --json",
 		Args:       command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
+			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Images(ctx)
 				if err != nil {
 					return err
@@ -129,7 +129,7 @@ daemon's user. An interrupted pull is continued by the next one.`,
 		Args:    command.Exactly(1, "one image"),
 		RunE: func(c *cobra.Command, args []string) error {
 			req.Image = args[0]
-			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
+			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error {
 				return makeImage(ctx, a, quiet, "asking the registry", func(ctx context.Context) (api.Image, error) { return conn.Pull(ctx, req) })
 			})
 		},
@@ -168,9 +168,9 @@ func imageInspectCommand(a *command.CLI) *cobra.Command {
 		Long: `Show each local image as JSON: digests, configuration, layers, and what was
 omitted.`,
 		Example: "  cloche image inspect python:3.11-slim",
-		Args:    atLeast(1, "images"),
+		Args:    command.AtLeast(1, "images"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
+			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error {
 				for _, arg := range args {
 					ref, err := imageRef(ctx, conn, arg)
 					if err != nil {
@@ -205,9 +205,9 @@ func imageRemoveCommand(a *command.CLI) *cobra.Command {
 digest removes the image with all its names. An image that a sandbox or a
 snapshot uses is kept, also for a stopped sandbox.`,
 		Example: "  cloche image rm python:3.11-slim",
-		Args:    atLeast(1, "images"),
+		Args:    command.AtLeast(1, "images"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
+			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error {
 				for _, ref := range args {
 					is, err := imageRef(ctx, conn, ref)
 					if err != nil {
@@ -217,7 +217,7 @@ snapshot uses is kept, also for a stopped sandbox.`,
 						return err
 					}
 					if a.JSON {
-						if err := a.PrintJSON(removed{ref}); err != nil {
+						if err := a.PrintJSON(command.Removed{Removed: ref}); err != nil {
 							return err
 						}
 					}
@@ -256,7 +256,7 @@ least recently used first.`,
 				}
 				req.MaxBytes = &n
 			}
-			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error { return prune(ctx, a, conn, req) })
+			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error { return prune(ctx, a, conn, req) })
 		},
 	}
 	c.Flags().StringVar(&most, "max", "", "the maximum disk use of images, a `SIZE` such as 10GiB; 0 keeps only images in use")

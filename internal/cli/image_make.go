@@ -29,7 +29,7 @@ data is streamed to the daemon, also to a remote one.`,
 		Args: command.Exactly(1, "one file or directory, or -"),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Format = api.ImageFormat(format)
-			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
+			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error {
 				return makeImage(ctx, a, quiet, "importing", func(ctx context.Context) (api.Image, error) {
 					return importFrom(ctx, a, conn, args[0], o)
 				})
@@ -72,7 +72,7 @@ func importFrom(ctx context.Context, a *command.CLI, conn *command.Connection, f
 	img, err := conn.ImportImage(ctx, r, o)
 	r.CloseWithError(io.ErrClosedPipe) // a daemon that refused reads no further
 	perr := <-packed
-	if e := asErrorOrNil(perr); e != nil && e.Code == api.CodeInvalid {
+	if e := command.AsErrorOrNil(perr); e != nil && e.Code == api.CodeInvalid {
 		return api.Image{}, e // why it broke off
 	}
 	if err == nil {
@@ -93,13 +93,13 @@ and interpreter, and from whole directories. Name files that programs load by
 other means too, such as plugins.`,
 		Example: `  cloche image build base /bin/sh /usr/bin/env /usr/bin/git
   cloche image build --cmd python3 py /usr/bin/python3 /usr/lib/python3 /usr/lib/python3.11`,
-		Args: atLeast(2, "a name and paths"),
+		Args: command.AtLeast(2, "a name and paths"),
 		RunE: func(c *cobra.Command, args []string) error {
 			req := api.ImageBuildRequest{Name: args[0], Paths: args[1:]}
 			if len(argv)+len(env) > 0 || user != "" || dir != "" {
 				req.Config = &api.ImageConfig{Cmd: argv, Env: env, User: user, WorkingDir: dir}
 			}
-			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
+			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error {
 				return makeImage(ctx, a, quiet, "building", func(ctx context.Context) (api.Image, error) { return conn.BuildImage(ctx, req) })
 			})
 		},

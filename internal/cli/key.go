@@ -149,7 +149,7 @@ func keyRevokeCommand(a *command.CLI) *cobra.Command {
 		Long: `Revoke API keys by their ids, at once. Their requests in progress are cancelled;
 the sandboxes of their tenants keep running.`,
 		Example: "  cloche key revoke key-4k2mwd7e3x9qv0ha",
-		Args:    atLeast(1, "ids of keys"),
+		Args:    command.AtLeast(1, "ids of keys"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				for _, id := range args {

@@ -63,7 +63,7 @@ With --json each run of bytes is one document with its offset and time.`,
 				return err
 			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
-				return untilInterrupted(ctx, o.Follow, logs(ctx, a, conn, ref, o, shown))
+				return command.UntilInterrupted(ctx, o.Follow, logs(ctx, a, conn, ref, o, shown))
 			})
 		},
 	}

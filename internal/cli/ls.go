@@ -22,15 +22,15 @@ record. EXPIRES is the end of the lease without further use.`,
 		GroupID: command.GroupLook,
 		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			o := api.ListOptions{Limit: maxListPage}
+			o := api.ListOptions{Limit: command.MaxListPage}
 			var err error
 			if o.Labels, err = command.ParseLabels("--label", labels); err != nil {
 				return err
 			}
-			if o.States, err = parseStates(states, all); err != nil {
+			if o.States, err = command.ParseStates(states, all); err != nil {
 				return err
 			}
-			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error { return list(ctx, a, conn, o, quiet) })
+			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error { return command.List(ctx, a, conn, o, quiet) })
 		},
 	}
 	c.Flags().StringArrayVar(&labels, "label", nil, "only those with this label, `KEY=VALUE` (repeatable: all must match)")

@@ -352,7 +352,7 @@ func programListCommand(a *command.CLI) *cobra.Command {
 					if p.Failure != nil {
 						why = string(p.Failure.Kind)
 					}
-					rows = append(rows, []string{p.ID, orDash(p.Name), string(p.State), orDash(p.Phase), why, sandbox, p.CreatedAt.Local().Format(time.DateTime)})
+					rows = append(rows, []string{p.ID, command.OrDash(p.Name), string(p.State), command.OrDash(p.Phase), why, sandbox, p.CreatedAt.Local().Format(time.DateTime)})
 				}
 				return command.WriteTable(a.Stdio.Out, []string{"ID", "NAME", "STATE", "PHASE", "FAILURE", "SANDBOX", "BEGAN"}, rows)
 			})

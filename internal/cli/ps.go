@@ -47,9 +47,9 @@ Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				if len(args) == 0 {
-					o := api.ListOptions{Limit: maxListPage}
-					o.States, _ = parseStates(nil, all) // no name that could be wrong
-					return list(ctx, a, conn, o, quiet)
+					o := api.ListOptions{Limit: command.MaxListPage}
+					o.States, _ = command.ParseStates(nil, all) // no name that could be wrong
+					return command.List(ctx, a, conn, o, quiet)
 				}
 				list, err := conn.Processes(ctx, args[0])
 				if err != nil {
@@ -131,7 +131,7 @@ func processRow(p api.Process, now time.Time) []string {
 		last = p.Reason
 	}
 	return []string{
-		p.ExecID, name, string(p.State), pid, age, strconv.Itoa(p.Restarts), exitColumn(p),
+		p.ExecID, name, string(p.State), pid, age, strconv.Itoa(p.Restarts), command.ExitColumn(p),
 		command.Clip(strings.Join(p.Argv, " ")), last,
 	}
 }

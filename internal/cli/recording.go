@@ -119,7 +119,7 @@ func recordingRemoveCommand(a *command.CLI) *cobra.Command {
 		Short:   "Remove recordings",
 		Long:    "Remove recordings. Endpoints that replay one continue.",
 		Example: "  cloche recording rm first",
-		Args:    atLeast(1, "recordings"),
+		Args:    command.AtLeast(1, "recordings"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				for _, name := range args {

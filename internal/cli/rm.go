@@ -76,9 +76,9 @@ a create that arrives within 24 hours after its delete creates nothing.`,
 func removeEach(ctx context.Context, a *command.CLI, args []string, force bool) error {
 	return a.Each(ctx, args, "removing", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
 		if r := command.ProcessArg([]string{ref}); r.Process != "" {
-			return removed{ref}, removeProcess(ctx, conn, r, force)
+			return command.Removed{Removed: ref}, removeProcess(ctx, conn, r, force)
 		}
-		return removed{ref}, remove(ctx, conn, ref, force)
+		return command.Removed{Removed: ref}, remove(ctx, conn, ref, force)
 	})
 }
 
@@ -99,7 +99,7 @@ func (r *removal) failed(err error) {
 
 func (r *removal) done(ref string) error {
 	if r.a.JSON {
-		return r.a.PrintJSON(removed{ref})
+		return r.a.PrintJSON(command.Removed{Removed: ref})
 	}
 	if _, err := fmt.Fprintln(r.a.Stdio.Out, terminal.Printable(ref)); err != nil {
 		return command.OutputError(err)

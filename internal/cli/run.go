@@ -27,7 +27,7 @@ func runCommand(a *command.CLI) *cobra.Command {
 	var f specFlags
 	var at command.ExecFlags
 	var keep, detach, rm bool
-	var chars charsFlag
+	var chars command.CharsFlag
 	c := &cobra.Command{
 		Use:   "run [flags] [-- COMMAND [ARG...]]",
 		Short: "Run a command in a new sandbox",
@@ -71,7 +71,7 @@ and how the command ended. Input is then passed on only with -i.`,
 				return err
 			}
 			req := api.RunRequest{Spec: spec, Exec: api.ExecRequest{Argv: args}, Keep: keep}
-			if req.Exec.MaxOutputChars, err = chars.value(c, a.JSON); err != nil {
+			if req.Exec.MaxOutputChars, err = chars.Value(c, a.JSON); err != nil {
 				return err
 			}
 			if c.Flags().Changed("timeout") {
@@ -95,7 +95,7 @@ and how the command ended. Input is then passed on only with -i.`,
 	c.Flags().BoolVarP(&detach, "detach", "d", false, "start the command and leave it running (needs a daemon)")
 	c.Flags().BoolVar(&rm, "rm", true, "remove the sandbox afterwards, which is what happens")
 	_ = c.Flags().MarkHidden("rm") // it is there
-	chars.register(c.Flags())
+	chars.Register(c.Flags())
 	at.Register(c.Flags())
 	return c
 }
@@ -117,7 +117,7 @@ func imageMeant(err error, req api.RunRequest) error {
 	}
 	argv := "COMMAND"
 	if len(req.Exec.Argv) > 1 {
-		argv = shellWords(req.Exec.Argv[1:])
+		argv = command.ShellWords(req.Exec.Argv[1:])
 	}
 	said := *e
 	return said.WithHint("an image is given with --image: `cloche run --image %s -- %s`", ref.Familiar(), argv)
@@ -163,7 +163,7 @@ func run(ctx context.Context, a *command.CLI, req api.RunRequest, f command.Exec
 	}
 	t.Stream, t.Stdin, t.Again = stream, a.WantStdin(f), "--allow"
 	if sb := stream.Sandbox(); sb != nil && req.Keep {
-		t.Again = "cloche egress allow " + shellWord(sb.Name)
+		t.Again = "cloche egress allow " + command.ShellWord(sb.Name)
 	}
 	return runResult(a, t, f.Quiet)
 }
@@ -175,7 +175,7 @@ func runtimeFor(ctx context.Context, a *command.CLI, keeps string) (*command.Con
 		return a.DaemonOrInProcess(ctx, true)
 	}
 	conn, err := a.Daemon()
-	if e := asErrorOrNil(err); e != nil && e.Code == api.CodeUnavailable {
+	if e := command.AsErrorOrNil(err); e != nil && e.Code == api.CodeUnavailable {
 		return nil, api.Errorf(api.CodeUnavailable, "%s: %s, and without one nothing can be kept", keeps, e.Message).WithHint("%s", e.Hint)
 	}
 	return conn, err

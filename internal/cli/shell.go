@@ -50,7 +50,7 @@ leaves no record.`,
 				if attached {
 					return runExec(c.Context(), a, args[0], req, command.ExecFlags{Interactive: true})
 				}
-				giveTerminal(a, &req)
+				command.GiveTerminal(a, &req)
 				return shell(c.Context(), a, args[0], req, detach)
 			})
 		},

@@ -284,10 +284,10 @@ func skillRemoveCommand(a *command.CLI) *cobra.Command {
 		Short:   "Remove skills",
 		Long:    "Remove skills. Sandboxes that have one find it empty.",
 		Example: "  cloche skill rm pdf",
-		Args:    atLeast(1, "skills"),
+		Args:    command.AtLeast(1, "skills"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.Each(c.Context(), args, "removing", func(ctx context.Context, conn *command.Connection, name string) (any, error) {
-				return removed{name}, conn.RemoveSkill(ctx, name)
+				return command.Removed{Removed: name}, conn.RemoveSkill(ctx, name)
 			})
 		},
 	}

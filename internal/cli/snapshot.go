@@ -87,7 +87,7 @@ func snapshotListCommand(a *command.CLI) *cobra.Command {
 		Example: "  cloche snapshot ls\n  cloche snapshot ls --json",
 		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
+			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error {
 				list, err := conn.Snapshots(ctx)
 				if err != nil {
 					return err
@@ -112,9 +112,9 @@ func snapshotInspectCommand(a *command.CLI) *cobra.Command {
 		Long: `Show the record of each snapshot as JSON: its source, its content, and what was
 omitted and why.`,
 		Example: "  cloche snapshot inspect deps",
-		Args:    atLeast(1, "snapshots"),
+		Args:    command.AtLeast(1, "snapshots"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
+			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error {
 				for _, ref := range args {
 					snap, err := conn.GetSnapshot(ctx, ref)
 					if err != nil {
@@ -142,9 +142,9 @@ func snapshotRemoveCommand(a *command.CLI) *cobra.Command {
 		Long: `Remove snapshots. Sandboxes that started from one keep their copies of its
 files.`,
 		Example: "  cloche snapshot rm deps",
-		Args:    atLeast(1, "snapshots"),
+		Args:    command.AtLeast(1, "snapshots"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withImages(a, c, func(ctx context.Context, conn *command.Connection) error {
+			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error {
 				for _, ref := range args {
 					if err := conn.RemoveSnapshot(ctx, ref); err != nil {
 						return err
@@ -265,7 +265,7 @@ func settleCommand(a *command.CLI, verb, short, long string, do func(context.Con
 		Args: func(c *cobra.Command, args []string) error {
 			if verb == "commit" && len(args) == 2 {
 				return api.Invalid("arguments", "cloche commit makes no image: it keeps what a sandbox wrote to its layered workspace").
-					WithHint("`cloche snapshot create %s` keeps the files of a sandbox, for others to begin with", shellWord(args[0]))
+					WithHint("`cloche snapshot create %s` keeps the files of a sandbox, for others to begin with", command.ShellWord(args[0]))
 			}
 			return command.Exactly(1, "one sandbox")(c, args)
 		},

@@ -49,14 +49,14 @@ A command that can't be executed is an error, 126 or 127, and leaves nothing.`,
   cloche start --id mcp --open-stdin build -- node server.js
   cloche start --tty --name repl build -- python3`,
 		GroupID:           command.GroupProcess,
-		Args:              execArgs,
+		Args:              command.ExecArgs,
 		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
 			spec, err := f.spec(a, c.Flags().Changed)
 			if err != nil {
 				return err
 			}
-			spec.Argv = commandOf(args)
+			spec.Argv = command.CommandOf(args)
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return start(ctx, a, conn, args[0], spec, f.waitReady)
 			})
@@ -81,11 +81,11 @@ func (f *startFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.onFull, "on-full", "", "what to do with output that isn't read: `drop|block` (default drop: the oldest is lost)")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE` for the process, or NAME to use its value from this environment (repeatable)")
 	flags.StringVarP(&f.cwd, "cwd", "w", "", "the working directory inside (default the sandbox's)")
-	flags.StringVar(&f.phase, "phase", "", phaseUsage)
+	flags.StringVar(&f.phase, "phase", "", command.PhaseUsage)
 	flags.StringVarP(&f.user, "user", "u", "", "the user inside, `NAME|UID[:GID]` (default the sandbox's)")
 	f.who.Register(flags)
 	flags.StringVar(&f.timeout, "timeout", "", "kill it after this `duration`, such as 2h (default never)")
-	workdir(flags)
+	command.Workdir(flags)
 }
 
 // spec returns the request without the command.
@@ -105,7 +105,7 @@ func (f *startFlags) spec(a *command.CLI, set func(string) bool) (api.ProcessSpe
 		return spec, err
 	}
 	if f.tty {
-		giveTerminal(a, &spec.ExecRequest)
+		command.GiveTerminal(a, &spec.ExecRequest)
 	}
 	if set("timeout") {
 		ms, err := command.ParseTimeout("--timeout", "timeout_ms", f.timeout)

@@ -60,12 +60,12 @@ each sandbox was observed.`,
 				for {
 					select {
 					case <-ctx.Done():
-						return untilInterrupted(ctx, true, ctx.Err())
+						return command.UntilInterrupted(ctx, true, ctx.Err())
 					case <-time.After(statsEvery):
 					}
 					rows, err := s.measure(ctx)
 					if err != nil {
-						return untilInterrupted(ctx, !once, err)
+						return command.UntilInterrupted(ctx, !once, err)
 					}
 					stream := !once && (tty || a.JSON && a.View == nil)
 					if stream && !a.JSON {
@@ -96,7 +96,7 @@ type statsView struct {
 func (s *statsView) measure(ctx context.Context) ([]statsRow, error) {
 	refs := s.refs
 	if len(refs) == 0 {
-		o := api.ListOptions{Limit: maxListPage}
+		o := api.ListOptions{Limit: command.MaxListPage}
 		if !s.all {
 			o.States = []api.State{api.StateRunning, api.StatePaused}
 		}

@@ -72,7 +72,7 @@ func toolVerb(a *command.CLI, c *cobra.Command, path int, do func(ctx context.Co
 			case a.JSON:
 				return a.PrintJSON(v)
 			}
-			return printLines(a, text)
+			return command.PrintLines(a, text)
 		})
 	}
 	return c

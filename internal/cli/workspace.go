@@ -214,7 +214,7 @@ func workspaceRemoveCommand(a *command.CLI) *cobra.Command {
 		Args:    workspaceNames,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.Each(c.Context(), args, "removing", func(ctx context.Context, conn *command.Connection, name string) (any, error) {
-				return removed{name}, conn.RemoveWorkspace(ctx, tenant, name)
+				return command.Removed{Removed: name}, conn.RemoveWorkspace(ctx, tenant, name)
 			})
 		},
 	}

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// carry copies both ways until both directions have ended, or ctx has. Both
+// Relay copies both ways until both directions have ended, or ctx has. Both
 // connections are closed then.
-func carry(ctx context.Context, local, remote net.Conn) {
+func Relay(ctx context.Context, local, remote net.Conn) {
 	closeBoth := sync.OnceFunc(func() {
 		_ = local.Close()
 		_ = remote.Close()

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"fmt"
@@ -7,44 +7,43 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// shellWord is a word as it can be pasted into a shell.
-func shellWord(s string) string {
+// ShellWord is a word as it can be pasted into a shell.
+func ShellWord(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@._:/-") == "" {
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// shellWords are words as they are typed, one after the other.
-func shellWords(words []string) string {
+// ShellWords are words as they are typed, one after the other.
+func ShellWords(words []string) string {
 	out := make([]string, len(words))
 	for i, w := range words {
-		out[i] = shellWord(w)
+		out[i] = ShellWord(w)
 	}
 	return strings.Join(out, " ")
 }
 
-// hostPort is where something goes; port 0 is not known.
-func hostPort(name string, port int) string {
+// HostPort is where something goes; port 0 is not known.
+func HostPort(name string, port int) string {
 	if port == 0 {
 		return name
 	}
 	return net.JoinHostPort(name, strconv.Itoa(port))
 }
 
-func orDash(s string) string {
+func OrDash(s string) string {
 	if strings.TrimSpace(s) == "" {
 		return "-"
 	}
 	return s
 }
 
-// exitColumn is how a process ended, in a word.
-func exitColumn(p api.Process) string {
+// ExitColumn is how a process ended, in a word.
+func ExitColumn(p api.Process) string {
 	switch {
 	case p.OOM:
 		return "oom"
@@ -60,11 +59,11 @@ func exitColumn(p api.Process) string {
 	return "-"
 }
 
-// printLines writes text of a daemon's with its line breaks.
-func printLines(a *command.CLI, text string) error {
+// PrintLines writes text of a daemon's with its line breaks.
+func PrintLines(a *CLI, text string) error {
 	for line := range strings.Lines(text) {
 		if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(strings.TrimSuffix(line, "\n"))); err != nil {
-			return command.OutputError(err)
+			return OutputError(err)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"strconv"
@@ -8,11 +8,10 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-// workdir has --workdir mean --cwd.
-func workdir(flags *pflag.FlagSet) {
+// Workdir has --workdir mean --cwd.
+func Workdir(flags *pflag.FlagSet) {
 	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "workdir" {
 			name = "cwd"
@@ -21,31 +20,31 @@ func workdir(flags *pflag.FlagSet) {
 	})
 }
 
-// giveTerminal asks for a terminal like the one here, where there is one.
-func giveTerminal(a *command.CLI, req *api.ExecRequest) {
+// GiveTerminal asks for a terminal like the one here, where there is one.
+func GiveTerminal(a *CLI, req *api.ExecRequest) {
 	req.TTY, req.Rows, req.Cols = true, 24, 80
-	f, ok := command.TerminalOf(a.Stdio.Out)
+	f, ok := TerminalOf(a.Stdio.Out)
 	if !ok {
 		return
 	}
 	if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && rows > 0 && cols > 0 {
-		req.Rows, req.Cols = command.ClampSize(rows), command.ClampSize(cols)
+		req.Rows, req.Cols = ClampSize(rows), ClampSize(cols)
 	}
-	command.PassTerm(a, req)
+	PassTerm(a, req)
 }
 
-// phaseUsage is of the flag that says what a process is for.
-const phaseUsage = "the phase of a program, such as `setup`, which selects the variables of endpoints (default run)"
+// PhaseUsage is of the flag that says what a process is for.
+const PhaseUsage = "the phase of a program, such as `setup`, which selects the variables of endpoints (default run)"
 
-// charsFlag cuts the output of a result to what a model reads.
-type charsFlag struct{ n int64 }
+// CharsFlag cuts the output of a result to what a model reads.
+type CharsFlag struct{ n int64 }
 
-func (f *charsFlag) register(flags *pflag.FlagSet) {
+func (f *CharsFlag) Register(flags *pflag.FlagSet) {
 	flags.Int64Var(&f.n, "max-chars", 0, "with --json, cut the middle of each stream to `N` characters, for a model; "+strconv.Itoa(api.DefaultOutputChars)+" is usual (default no cut)")
 }
 
-// value is the flag's, nil where it was not given.
-func (f *charsFlag) value(c *cobra.Command, json bool) (*int64, error) {
+// Value is the flag's, nil where it was not given.
+func (f *CharsFlag) Value(c *cobra.Command, json bool) (*int64, error) {
 	switch {
 	case !c.Flags().Changed("max-chars"):
 		return nil, nil

@@ -1,0 +1,47 @@
+package command
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche/api"
+)
+
+// AtLeast is the argument rule of verbs that take several.
+func AtLeast(n int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < n {
+			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), Counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
+		}
+		return nil
+	}
+}
+
+// AtMostOne is the argument rule of a verb that may be told a sandbox.
+func AtMostOne(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return api.Invalid("arguments", "%s: %s, want one sandbox or none", c.CommandPath(), Counted(len(args), "argument")).WithHint(`"%s --help" shows how`, c.CommandPath())
+	}
+	return nil
+}
+
+func CommandOf(args []string) []string {
+	if len(args) > 1 && args[1] == "--" {
+		return args[2:]
+	}
+	return args[1:]
+}
+
+// ExecArgs checks SANDBOX [--] COMMAND…: flags stand before the sandbox, since
+// everything behind it is the command's.
+func ExecArgs(c *cobra.Command, args []string) error {
+	if err := Names(c, args); err != nil {
+		return err
+	}
+	if len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-") {
+		return api.Invalid("flags", "%s: %s stands behind the sandbox", c.CommandPath(), Clip(args[1])).
+			WithHint("flags go before %s, and the command after --", Clip(args[0]))
+	}
+	return CheckArgv(CommandOf(args))
+}
