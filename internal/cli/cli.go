@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/image"
 )
 
 // Main runs one command line, without the program's name, and returns the exit
@@ -93,7 +94,7 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		holdCommand(a), pauseCommand(a), resumeCommand(a), heartbeatCommand(a), extendCommand(a),
 		stopCommand(a), killCommand(a), rmCommand(a),
 		startCommand(a), psCommand(a), attachCommand(a), stdinCommand(a), signalCommand(a), waitCommand(a), portForwardCommand(a), endpointCommand(a),
-		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), diffCommand(a), logsCommand(a), eventsCommand(a), errorsCommand(a), guidanceCommand(a), egressCommand(a), auditCommand(a), imageCommand(a), workspaceCommand(a),
+		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), diffCommand(a), logsCommand(a), eventsCommand(a), errorsCommand(a), guidanceCommand(a), egressCommand(a), auditCommand(a), image.ImageCommand(a), workspaceCommand(a),
 		serveCommand(a), boxCommand(a), configCommand(a), keyCommand(a), secretCommand(a), policyCommand(a), infoCommand(a), statusCommand(a), doctorCommand(a), versionCommand(a),
 	)
 	root.AddCommand(dockerVerbs(a)...)

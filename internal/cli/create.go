@@ -9,6 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/image"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -53,9 +54,9 @@ failure's.`,
 }
 
 func create(ctx context.Context, a *command.CLI, conn *command.Connection, spec api.SandboxSpec) error {
-	v := watchCreate(a, "creating", false)
-	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.pulling), spec, v.step)
-	v.stop()
+	v := image.WatchCreate(a, "creating", false)
+	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.Pulling), spec, v.Step)
+	v.Stop()
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/image"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -28,7 +29,7 @@ func dockerVerbs(a *command.CLI) []*cobra.Command {
 		return c
 	}
 	return []*cobra.Command{
-		hidden("images", imageListCommand(a)), hidden("pull [flags] IMAGE", imagePullCommand(a)), hidden("rmi IMAGE...", imageRemoveCommand(a)),
+		hidden("images", image.ImageListCommand(a)), hidden("pull [flags] IMAGE", image.ImagePullCommand(a)), hidden("rmi IMAGE...", image.ImageRemoveCommand(a)),
 		hidden("top SANDBOX", psCommand(a)),
 	}
 }
@@ -248,9 +249,9 @@ func runDetached(ctx context.Context, a *command.CLI, req api.RunRequest, f comm
 		return err
 	}
 	defer conn.Close()
-	v := watchCreate(a, "starting", f.Quiet)
-	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.pulling), req.Spec, v.step)
-	v.stop()
+	v := image.WatchCreate(a, "starting", f.Quiet)
+	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.Pulling), req.Spec, v.Step)
+	v.Stop()
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/image"
 )
 
 func holdCommand(a *command.CLI) *cobra.Command {
@@ -43,9 +44,9 @@ before.`,
 }
 
 func hold(ctx context.Context, a *command.CLI, conn *command.Connection, spec api.SandboxSpec) error {
-	v := watchCreate(a, "creating", false)
-	held, err := conn.Hold(client.WithPullProgress(ctx, v.pulling), spec, v.step)
-	v.stop()
+	v := image.WatchCreate(a, "creating", false)
+	held, err := conn.Hold(client.WithPullProgress(ctx, v.Pulling), spec, v.Step)
+	v.Stop()
 	if err != nil {
 		return err
 	}

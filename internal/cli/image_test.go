@@ -17,6 +17,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/image"
 )
 
 const someDigest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -215,12 +216,12 @@ func TestPullView(t *testing.T) {
 		{Phase: api.PullDone},
 	}
 	var plain, screen bytes.Buffer
-	for _, v := range []*pullView{newPullView(&plain, false), newPullView(&screen, true)} {
+	for _, v := range []*image.PullView{image.NewPullView(&plain, false), image.NewPullView(&screen, true)} {
 		for _, p := range told {
 			p.Image = "tool:1"
-			v.tell(p)
+			v.Tell(p)
 		}
-		v.stop()
+		v.Stop()
 	}
 	want := "tool:1: asking the registry\ntool:1: layer 0123456789ab fetched, 1 MiB\ntool:1: layer 0123456789ab unpacked\ntool:1: done\n"
 	if plain.String() != want {

@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/image"
 )
 
 // maxCollectedStdin bounds the input of a command whose result is JSON.
@@ -147,9 +148,9 @@ func run(ctx context.Context, a *command.CLI, req api.RunRequest, f command.Exec
 	if a.JSON {
 		return runCollected(ctx, a, conn, req, f)
 	}
-	v := watchCreate(a, "starting", f.Quiet)
-	stream, err := conn.RunStream(client.WithPullProgress(ctx, v.pulling), req, v.step)
-	v.stop()
+	v := image.WatchCreate(a, "starting", f.Quiet)
+	stream, err := conn.RunStream(client.WithPullProgress(ctx, v.Pulling), req, v.Step)
+	v.Stop()
 	if err != nil {
 		return err
 	}

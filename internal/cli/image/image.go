@@ -1,4 +1,4 @@
-package cli
+package image
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func imageCommand(a *command.CLI) *cobra.Command {
+func ImageCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "image",
 		Short: "Manage images",
@@ -28,13 +28,13 @@ Without a daemon, these commands use the home directly.`,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
-		imageListCommand(a), imagePullCommand(a), imageImportCommand(a), imageBuildCommand(a), imageInspectCommand(a),
-		imageRemoveCommand(a), imagePruneCommand(a),
+		ImageListCommand(a), ImagePullCommand(a), imageImportCommand(a), imageBuildCommand(a), imageInspectCommand(a),
+		ImageRemoveCommand(a), imagePruneCommand(a),
 	)
 	return c
 }
 
-func imageListCommand(a *command.CLI) *cobra.Command {
+func ImageListCommand(a *command.CLI) *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use:        "ls [flags]",
@@ -116,7 +116,7 @@ func usedAgo(im api.Image) string {
 	return command.FormatAge(time.Since(*im.UsedAt))
 }
 
-func imagePullCommand(a *command.CLI) *cobra.Command {
+func ImagePullCommand(a *command.CLI) *cobra.Command {
 	var req api.PullRequest
 	var quiet bool
 	c := &cobra.Command{
@@ -142,9 +142,9 @@ daemon's user. An interrupted pull is continued by the next one.`,
 // makeImage does what brings an image here, tells how far it is and prints its
 // name and digest.
 func makeImage(ctx context.Context, a *command.CLI, quiet bool, what string, do func(context.Context) (api.Image, error)) error {
-	v := watchCreate(a, what, quiet)
-	img, err := do(client.WithPullProgress(ctx, v.pulling))
-	v.stop()
+	v := WatchCreate(a, what, quiet)
+	img, err := do(client.WithPullProgress(ctx, v.Pulling))
+	v.Stop()
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ omitted.`,
 	}
 }
 
-func imageRemoveCommand(a *command.CLI) *cobra.Command {
+func ImageRemoveCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:        "rm IMAGE...",
 		Aliases:    []string{"remove", "delete"},

@@ -1,4 +1,4 @@
-package cli
+package image
 
 import (
 	"fmt"
@@ -10,10 +10,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// pullView tells of a pull: at a terminal with a line for each layer that is
+// PullView tells of a pull: at a terminal with a line for each layer that is
 // drawn again as it goes on, elsewhere with a line for each thing that is done.
 // It is for one goroutine.
-type pullView struct {
+type PullView struct {
 	w      io.Writer
 	redraw bool
 	image  string
@@ -31,12 +31,12 @@ type layerView struct {
 // maxLayerLines are drawn; a screen holds no more.
 const maxLayerLines = 16
 
-func newPullView(w io.Writer, redraw bool) *pullView {
-	return &pullView{w: w, redraw: redraw, layers: map[string]*layerView{}}
+func NewPullView(w io.Writer, redraw bool) *PullView {
+	return &PullView{w: w, redraw: redraw, layers: map[string]*layerView{}}
 }
 
-// tell takes what the daemon said.
-func (v *pullView) tell(p api.PullProgress) {
+// Tell takes what the daemon said.
+func (v *PullView) Tell(p api.PullProgress) {
 	v.image = p.Image
 	if p.Layer == "" {
 		if s := phaseText(p.Phase); s != v.state {
@@ -87,14 +87,14 @@ func phaseText(p api.PullPhase) string {
 }
 
 // plain writes a line where nothing is drawn again.
-func (v *pullView) plain(format string, args ...any) {
+func (v *PullView) plain(format string, args ...any) {
 	if !v.redraw {
 		fmt.Fprintf(v.w, "%s\n", terminal.Printable(fmt.Sprintf(format, args...)))
 	}
 }
 
 // draw writes the lines anew over the old ones.
-func (v *pullView) draw() {
+func (v *PullView) draw() {
 	if !v.redraw {
 		return
 	}
@@ -115,15 +115,15 @@ func (v *pullView) draw() {
 }
 
 // rewind goes back to the first line and clears from there.
-func (v *pullView) rewind(b *strings.Builder) {
+func (v *PullView) rewind(b *strings.Builder) {
 	if v.drawn > 0 {
 		fmt.Fprintf(b, "\x1b[%dA\r\x1b[J", v.drawn)
 	}
 	v.drawn = 0
 }
 
-// stop takes the drawing away.
-func (v *pullView) stop() {
+// Stop takes the drawing away.
+func (v *PullView) Stop() {
 	var b strings.Builder
 	v.rewind(&b)
 	_, _ = io.WriteString(v.w, b.String())
@@ -157,11 +157,11 @@ type createView struct {
 	what  string
 	quiet bool
 	p     *command.Progress
-	pull  *pullView
+	pull  *PullView
 }
 
-// watchCreate begins; quiet tells nothing.
-func watchCreate(a *command.CLI, what string, quiet bool) *createView {
+// WatchCreate begins; quiet tells nothing.
+func WatchCreate(a *command.CLI, what string, quiet bool) *createView {
 	v := &createView{app: a, what: what, quiet: quiet}
 	v.wait()
 	return v
@@ -172,32 +172,32 @@ func (v *createView) wait() {
 	v.p = command.StartProgress(v.app.Stdio.Err, v.app.ShowProgress() && !v.quiet, v.what)
 }
 
-// step takes the name of a step.
-func (v *createView) step(step string) {
+// Step takes the name of a step.
+func (v *createView) Step(step string) {
 	if v.pull != nil {
-		v.pull.stop()
+		v.pull.Stop()
 		v.pull = nil
 		v.wait()
 	}
 	v.p.SetStep(step)
 }
 
-// pulling takes how far the image is.
-func (v *createView) pulling(p api.PullProgress) {
+// Pulling takes how far the image is.
+func (v *createView) Pulling(p api.PullProgress) {
 	if v.quiet || v.app.JSON {
 		return
 	}
 	if v.pull == nil {
 		v.p.Stop()
-		v.pull = newPullView(v.app.Stdio.Err, v.app.ShowProgress())
+		v.pull = NewPullView(v.app.Stdio.Err, v.app.ShowProgress())
 	}
-	v.pull.tell(p)
+	v.pull.Tell(p)
 }
 
-// stop takes what is drawn away. It may be called more than once.
-func (v *createView) stop() {
+// Stop takes what is drawn away. It may be called more than once.
+func (v *createView) Stop() {
 	if v.pull != nil {
-		v.pull.stop()
+		v.pull.Stop()
 		v.pull = nil
 	}
 	v.p.Stop()
