@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/image"
+	"github.com/cloche-dev/cloche/internal/cli/skill"
 )
 
 // Main runs one command line, without the program's name, and returns the exit
@@ -90,7 +91,7 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		&cobra.Group{ID: command.GroupLook, Title: "Look:"}, &cobra.Group{ID: command.GroupHost, Title: "This machine:"})
 	root.AddCommand(
 		runCommand(a), createCommand(a), execCommand(a), shellCommand(a), cpCommand(a), toolCommand(a),
-		programCommand(a), snapshotCommand(a), recordingCommand(a), skillCommand(a), commitCommand(a), rollbackCommand(a),
+		programCommand(a), snapshotCommand(a), recordingCommand(a), skill.SkillCommand(a), commitCommand(a), rollbackCommand(a),
 		holdCommand(a), pauseCommand(a), resumeCommand(a), heartbeatCommand(a), extendCommand(a),
 		stopCommand(a), killCommand(a), rmCommand(a),
 		startCommand(a), psCommand(a), attachCommand(a), stdinCommand(a), signalCommand(a), waitCommand(a), portForwardCommand(a), endpointCommand(a),

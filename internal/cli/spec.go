@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/skill"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -55,7 +56,7 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.secrets, "secret", nil, "a secret by name, `NAME[=ENV][:placeholder|env]`; ENV is the variable inside (repeatable)")
 	flags.StringArrayVar(&f.mounts, "mount", nil, "a directory of this machine, `SRC:DST[:ro]` (repeatable)")
 	flags.StringArrayVar(&f.rules, "rule", nil, "a rule for a path in a mount or the workspace, `PATH:none|ro|rw`, PATH as inside (repeatable)")
-	flags.StringArrayVar(&f.skills, "skill", nil, skillUsage)
+	flags.StringArrayVar(&f.skills, "skill", nil, skill.SkillUsage)
 	f.workspace.register(flags)
 	flags.BoolVar(&f.layered, "layered", false, "hold changes of the workspace until \"cloche commit\" or \"cloche rollback\"")
 	flags.StringVar(&f.snapshot, "snapshot", "", "start with the files of this snapshot, a `NAME` or an id")
@@ -137,7 +138,7 @@ func (f *specFlags) spec(set func(string) bool, abs command.Absolute, lookup fun
 		s.Mounts = append(s.Mounts, m)
 	}
 	for _, text := range f.skills {
-		use, err := parseSkill(text)
+		use, err := skill.ParseSkill(text)
 		if err != nil {
 			return s, err
 		}

@@ -1,4 +1,4 @@
-package cli
+package skill
 
 import (
 	"context"
@@ -22,9 +22,9 @@ import (
 // may be, so that the daemon says so.
 const maxInstructions = 1<<20 + 1
 
-const skillUsage = "one of your skills, `NAME[:ro|rw]`, at .skills/NAME below the workspace; * is all of them (repeatable)"
+const SkillUsage = "one of your skills, `NAME[:ro|rw]`, at .skills/NAME below the workspace; * is all of them (repeatable)"
 
-func skillCommand(a *command.CLI) *cobra.Command {
+func SkillCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "skill",
 		Short: "Manage skills: instructions and files for agents",
@@ -370,8 +370,8 @@ func printSkillFiles(a *command.CLI, list api.SkillFileList) error {
 	return command.WriteTable(a.Stdio.Out, []string{"PATH", "TYPE", "SIZE"}, rows)
 }
 
-// parseSkill reads the value of --skill.
-func parseSkill(text string) (api.SkillUse, error) {
+// ParseSkill reads the value of --skill.
+func ParseSkill(text string) (api.SkillUse, error) {
 	name, access, _ := strings.Cut(text, ":")
 	use := api.SkillUse{Name: name, Access: api.PathAccess(access)}
 	if name != api.AllSkills && !api.ValidSkillName(name) {
