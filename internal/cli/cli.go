@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/image"
+	"github.com/cloche-dev/cloche/internal/cli/network"
 	"github.com/cloche-dev/cloche/internal/cli/skill"
 )
 
@@ -91,11 +92,11 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		&cobra.Group{ID: command.GroupLook, Title: "Look:"}, &cobra.Group{ID: command.GroupHost, Title: "This machine:"})
 	root.AddCommand(
 		runCommand(a), createCommand(a), execCommand(a), shellCommand(a), cpCommand(a), toolCommand(a),
-		programCommand(a), snapshotCommand(a), recordingCommand(a), skill.SkillCommand(a), commitCommand(a), rollbackCommand(a),
+		programCommand(a), snapshotCommand(a), network.RecordingCommand(a), skill.SkillCommand(a), commitCommand(a), rollbackCommand(a),
 		holdCommand(a), pauseCommand(a), resumeCommand(a), heartbeatCommand(a), extendCommand(a),
 		stopCommand(a), killCommand(a), rmCommand(a),
-		startCommand(a), psCommand(a), attachCommand(a), stdinCommand(a), signalCommand(a), waitCommand(a), portForwardCommand(a), endpointCommand(a),
-		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), diffCommand(a), logsCommand(a), eventsCommand(a), errorsCommand(a), guidanceCommand(a), egressCommand(a), auditCommand(a), image.ImageCommand(a), workspaceCommand(a),
+		startCommand(a), psCommand(a), attachCommand(a), stdinCommand(a), signalCommand(a), waitCommand(a), portForwardCommand(a), network.EndpointCommand(a),
+		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), diffCommand(a), logsCommand(a), eventsCommand(a), errorsCommand(a), guidanceCommand(a), network.EgressCommand(a), auditCommand(a), image.ImageCommand(a), workspaceCommand(a),
 		serveCommand(a), boxCommand(a), configCommand(a), keyCommand(a), secretCommand(a), policyCommand(a), infoCommand(a), statusCommand(a), doctorCommand(a), versionCommand(a),
 	)
 	root.AddCommand(dockerVerbs(a)...)

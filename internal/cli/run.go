@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/image"
+	"github.com/cloche-dev/cloche/internal/cli/network"
 )
 
 // maxCollectedStdin bounds the input of a command whose result is JSON.
@@ -224,7 +225,7 @@ func runResult(a *command.CLI, t *command.ExecSession, quiet bool) error {
 	if !quiet {
 		a.WarnGranted(res.Adjusted, nil)
 		command.Explain(a, res)
-		tellRefusals(a, res, t.Again)
+		network.TellRefusals(a, res, t.Again)
 	}
 	return command.Finish(res)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/network"
 	"github.com/cloche-dev/cloche/internal/cli/skill"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
@@ -38,7 +39,7 @@ type specFlags struct {
 	snapshot                          string
 	layered                           bool
 	naming                            command.NamingFlags
-	egress                            egressFlags
+	egress                            network.EgressFlags
 	docker                            dockerFlags
 }
 
@@ -50,8 +51,8 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.pull, "pull", "", "when to pull the image: missing, never or always (default missing)")
 	flags.StringVar(&f.engine, "engine", "", "the engine (default auto)")
 	flags.StringVar(&f.net, "net", "", "the network, `none|on` (default the profile's, or on with --allow)")
-	f.egress.register(flags)
-	flags.StringArrayVar(&f.endpoints, "endpoint", nil, endpointUsage)
+	f.egress.Register(flags)
+	flags.StringArrayVar(&f.endpoints, "endpoint", nil, network.EndpointUsage)
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE` for the environment, or NAME to use its value from this environment (repeatable)")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "a secret by name, `NAME[=ENV][:placeholder|env]`; ENV is the variable inside (repeatable)")
 	flags.StringArrayVar(&f.mounts, "mount", nil, "a directory of this machine, `SRC:DST[:ro]` (repeatable)")
@@ -105,7 +106,7 @@ func (f *specFlags) spec(set func(string) bool, abs command.Absolute, lookup fun
 	if s.Naming, err = f.naming.Naming(); err != nil {
 		return s, err
 	}
-	if s.Egress, err = f.egress.egress(); err != nil {
+	if s.Egress, err = f.egress.Egress(); err != nil {
 		return s, err
 	}
 	if s.Limits, err = f.limits(set); err != nil {
@@ -124,7 +125,7 @@ func (f *specFlags) spec(set func(string) bool, abs command.Absolute, lookup fun
 	if s.Labels, err = command.ParseLabels("--label", f.labels); err != nil {
 		return s, err
 	}
-	if s.Endpoints, err = parseEndpoints(f.endpoints); err != nil {
+	if s.Endpoints, err = network.ParseEndpoints(f.endpoints); err != nil {
 		return s, err
 	}
 	if s.Mounts, err = f.docker.mounts(abs); err != nil {

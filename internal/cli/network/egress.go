@@ -1,4 +1,4 @@
-package cli
+package network
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func egressCommand(a *command.CLI) *cobra.Command {
+func EgressCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "egress",
 		Short: "Manage a sandbox's network rules",
@@ -220,7 +220,7 @@ reset.`,
 }
 
 func egressSetCommand(a *command.CLI) *cobra.Command {
-	var f egressFlags
+	var f EgressFlags
 	var network string
 	c := &cobra.Command{
 		Use:   "set [flags] SANDBOX",
@@ -234,7 +234,7 @@ connection, as if it had been created without a network.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			p := api.EgressPolicy{Network: network}
 			var err error
-			if p.Egress, err = f.egress(); err != nil {
+			if p.Egress, err = f.Egress(); err != nil {
 				return err
 			}
 			if p.Network == "" && p.Egress == nil {
@@ -251,7 +251,7 @@ connection, as if it had been created without a network.`,
 	}
 	c.ValidArgsFunction = a.CompleteSandboxes
 	c.Flags().StringVar(&network, "net", "", "the network, `none|on` (default on, with --allow)")
-	f.register(c.Flags())
+	f.Register(c.Flags())
 	return c
 }
 

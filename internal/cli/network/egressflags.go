@@ -1,4 +1,4 @@
-package cli
+package network
 
 import (
 	"net/netip"
@@ -11,21 +11,21 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-// egressFlags are the flags on what may leave, as they were typed.
-type egressFlags struct {
+// EgressFlags are the flags on what may leave, as they were typed.
+type EgressFlags struct {
 	allow, deny, requests []string
 	ask                   bool
 }
 
-func (f *egressFlags) register(flags *pflag.FlagSet) {
+func (f *EgressFlags) Register(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.allow, "allow", nil, "allow connections by a `RULE` such as pypi.org, \"*.example.com\", db.example.com:5432 or @npm; several with commas (repeatable)")
 	flags.StringArrayVar(&f.deny, "deny", nil, "deny connections by a `RULE`, whatever is allowed (repeatable)")
 	flags.StringArrayVar(&f.requests, "allow-request", nil, "limit the requests to a host: `[METHODS ]HOST[/PATHS]` such as \"GET api.example.com/v1/*\" (repeatable)")
 	flags.BoolVar(&f.ask, "ask", false, "hold connections that no rule covers until approved with \"cloche egress approve\"")
 }
 
-// egress is what was asked for; nil is nothing.
-func (f *egressFlags) egress() (*api.Egress, error) {
+// Egress is what was asked for; nil is nothing.
+func (f *EgressFlags) Egress() (*api.Egress, error) {
 	if len(f.allow)+len(f.deny)+len(f.requests) == 0 && !f.ask {
 		return nil, nil
 	}
@@ -101,9 +101,9 @@ func parseRequestRule(text string) (api.RequestRule, error) {
 // maxToldRefusals is how many refusals are told after a command; the log has all.
 const maxToldRefusals = 5
 
-// tellRefusals says what was not let out while a command failed, and how it would be:
+// TellRefusals says what was not let out while a command failed, and how it would be:
 // again is what goes before the rule.
-func tellRefusals(a *command.CLI, res *api.Result, again string) {
+func TellRefusals(a *command.CLI, res *api.Result, again string) {
 	if res.OK() {
 		return
 	}

@@ -1,4 +1,4 @@
-package cli
+package network
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func recordingCommand(a *command.CLI) *cobra.Command {
+func RecordingCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "recording",
 		Short: "Manage recordings of endpoints",

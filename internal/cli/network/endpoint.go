@@ -1,4 +1,4 @@
-package cli
+package network
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-const endpointUsage = "a service of the daemon's host at an address inside, `NAME=TARGET[@LISTEN][,PRESET...]`, such as model=http://127.0.0.1:8080@127.0.0.1:13131,openai, or with a path such as /run/model.sock as LISTEN; record=NAME after it records the exchanges, and the target replay:NAME replays them (repeatable)"
+const EndpointUsage = "a service of the daemon's host at an address inside, `NAME=TARGET[@LISTEN][,PRESET...]`, such as model=http://127.0.0.1:8080@127.0.0.1:13131,openai, or with a path such as /run/model.sock as LISTEN; record=NAME after it records the exchanges, and the target replay:NAME replays them (repeatable)"
 
 // parseEndpoint reads NAME=TARGET[@[ADDRESS:]PORT][,PRESET...].
 func parseEndpoint(text string) (api.Endpoint, error) {
@@ -120,7 +120,7 @@ func endpointOption(e *api.Endpoint, option string) string {
 	return ""
 }
 
-func parseEndpoints(texts []string) ([]api.Endpoint, error) {
+func ParseEndpoints(texts []string) ([]api.Endpoint, error) {
 	var out []api.Endpoint
 	for _, text := range texts {
 		e, err := parseEndpoint(text)
@@ -132,7 +132,7 @@ func parseEndpoints(texts []string) ([]api.Endpoint, error) {
 	return out, nil
 }
 
-func endpointCommand(a *command.CLI) *cobra.Command {
+func EndpointCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "endpoint",
 		Short: "Manage services of the host inside a sandbox",
