@@ -16,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/image"
 	"github.com/cloche-dev/cloche/internal/cli/network"
 	"github.com/cloche-dev/cloche/internal/cli/skill"
+	"github.com/cloche-dev/cloche/internal/cli/workspace"
 )
 
 // Main runs one command line, without the program's name, and returns the exit
@@ -92,11 +93,11 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		&cobra.Group{ID: command.GroupLook, Title: "Look:"}, &cobra.Group{ID: command.GroupHost, Title: "This machine:"})
 	root.AddCommand(
 		runCommand(a), createCommand(a), execCommand(a), shellCommand(a), cpCommand(a), toolCommand(a),
-		programCommand(a), snapshotCommand(a), network.RecordingCommand(a), skill.SkillCommand(a), commitCommand(a), rollbackCommand(a),
+		programCommand(a), workspace.SnapshotCommand(a), network.RecordingCommand(a), skill.SkillCommand(a), workspace.CommitCommand(a), workspace.RollbackCommand(a),
 		holdCommand(a), pauseCommand(a), resumeCommand(a), heartbeatCommand(a), extendCommand(a),
 		stopCommand(a), killCommand(a), rmCommand(a),
 		startCommand(a), psCommand(a), attachCommand(a), stdinCommand(a), signalCommand(a), waitCommand(a), portForwardCommand(a), network.EndpointCommand(a),
-		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), diffCommand(a), logsCommand(a), eventsCommand(a), errorsCommand(a), guidanceCommand(a), network.EgressCommand(a), auditCommand(a), image.ImageCommand(a), workspaceCommand(a),
+		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), workspace.DiffCommand(a), logsCommand(a), eventsCommand(a), errorsCommand(a), guidanceCommand(a), network.EgressCommand(a), auditCommand(a), image.ImageCommand(a), workspace.WorkspaceCommand(a),
 		serveCommand(a), boxCommand(a), configCommand(a), keyCommand(a), secretCommand(a), policyCommand(a), infoCommand(a), statusCommand(a), doctorCommand(a), versionCommand(a),
 	)
 	root.AddCommand(dockerVerbs(a)...)

@@ -12,6 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/network"
 	"github.com/cloche-dev/cloche/internal/cli/skill"
+	"github.com/cloche-dev/cloche/internal/cli/workspace"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -33,7 +34,7 @@ type specFlags struct {
 	rules                             []string
 	endpoints                         []string
 	tmp, shm                          string
-	workspace                         workspaceFlags
+	workspace                         workspace.WorkspaceFlags
 	lifetime, idle                    string
 	persistent, transient, readOnly   bool
 	snapshot                          string
@@ -58,7 +59,7 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.mounts, "mount", nil, "a directory of this machine, `SRC:DST[:ro]` (repeatable)")
 	flags.StringArrayVar(&f.rules, "rule", nil, "a rule for a path in a mount or the workspace, `PATH:none|ro|rw`, PATH as inside (repeatable)")
 	flags.StringArrayVar(&f.skills, "skill", nil, skill.SkillUsage)
-	f.workspace.register(flags)
+	f.workspace.Register(flags)
 	flags.BoolVar(&f.layered, "layered", false, "hold changes of the workspace until \"cloche commit\" or \"cloche rollback\"")
 	flags.StringVar(&f.snapshot, "snapshot", "", "start with the files of this snapshot, a `NAME` or an id")
 	flags.StringArrayVar(&f.files, "file", nil, "a file to copy in before anything runs, `SRC:DST` (repeatable)")
@@ -145,7 +146,7 @@ func (f *specFlags) spec(set func(string) bool, abs command.Absolute, lookup fun
 		}
 		s.Skills = append(s.Skills, use)
 	}
-	if s.Workspace, err = f.workspace.spec(set, abs); err != nil {
+	if s.Workspace, err = f.workspace.Spec(set, abs); err != nil {
 		return s, err
 	}
 	if f.layered {

@@ -1,4 +1,4 @@
-package cli
+package workspace
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func snapshotCommand(a *command.CLI) *cobra.Command {
+func SnapshotCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
 		Short: "Manage snapshots of files",
@@ -156,7 +156,7 @@ files.`,
 	}
 }
 
-func diffCommand(a *command.CLI) *cobra.Command {
+func DiffCommand(a *command.CLI) *cobra.Command {
 	var root, summary bool
 	c := &cobra.Command{
 		Use:   "diff [flags] SANDBOX",
@@ -238,7 +238,7 @@ func printCounts(a *command.CLI, d api.Diff) error {
 	return err
 }
 
-func commitCommand(a *command.CLI) *cobra.Command {
+func CommitCommand(a *command.CLI) *cobra.Command {
 	return settleCommand(a, "commit", "Commit the changes of a layered workspace", `Move a sandbox's changes into its workspace. The sandbox must have been created
 with --layered and have ended; --stop ends it first. A commit that has started
 is completed, also after a crash of the daemon.`, func(ctx context.Context, conn *command.Connection, ref string) (api.Diff, error) {
@@ -246,7 +246,7 @@ is completed, also after a crash of the daemon.`, func(ctx context.Context, conn
 	})
 }
 
-func rollbackCommand(a *command.CLI) *cobra.Command {
+func RollbackCommand(a *command.CLI) *cobra.Command {
 	return settleCommand(a, "rollback", "Discard the changes of a layered workspace", `Discard a sandbox's changes to its workspace. The sandbox must have been created
 with --layered and have ended; --stop ends it first. "cloche rm" discards them
 too.`, func(ctx context.Context, conn *command.Connection, ref string) (api.Diff, error) {

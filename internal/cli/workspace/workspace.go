@@ -1,4 +1,4 @@
-package cli
+package workspace
 
 import (
 	"context"
@@ -14,15 +14,15 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// workspaceFlags are the flags about the workspace of a sandbox, as they were
+// WorkspaceFlags are the flags about the workspace of a sandbox, as they were
 // typed.
-type workspaceFlags struct {
+type WorkspaceFlags struct {
 	which, size, quota string
 	inodes             int64
 	drop               bool
 }
 
-func (f *workspaceFlags) register(flags *pflag.FlagSet) {
+func (f *WorkspaceFlags) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.which, "workspace", "", "the workspace, `NAME|DIR[:PATH][:ro]`: a named workspace, or a directory of this machine (with a slash or a leading dot)")
 	flags.StringVar(&f.size, "workspace-size", "", "limit of the workspace, a `SIZE` such as 1GiB; writes beyond it fail (default for a private one: its part of --disk)")
 	flags.Int64Var(&f.inodes, "workspace-inodes", 0, "limit of files and directories, a `NUMBER`")
@@ -30,8 +30,8 @@ func (f *workspaceFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.drop, "workspace-drop", false, "remove a named workspace with the sandbox")
 }
 
-// spec is nil when nothing was said about the workspace.
-func (f *workspaceFlags) spec(set func(string) bool, abs command.Absolute) (*api.Workspace, error) {
+// Spec is nil when nothing was said about the workspace.
+func (f *WorkspaceFlags) Spec(set func(string) bool, abs command.Absolute) (*api.Workspace, error) {
 	said := false
 	for _, flag := range []string{"workspace", "workspace-size", "workspace-inodes", "workspace-quota", "workspace-drop"} {
 		said = said || set(flag)
@@ -68,7 +68,7 @@ func bounds(set func(string) bool, sizeFlag, size, inodesFlag string, inodes int
 	return bytes, inodes, nil
 }
 
-func workspaceCommand(a *command.CLI) *cobra.Command {
+func WorkspaceCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "workspace",
 		Short: "Manage named workspaces",
