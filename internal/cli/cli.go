@@ -15,6 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/image"
 	"github.com/cloche-dev/cloche/internal/cli/network"
+	"github.com/cloche-dev/cloche/internal/cli/process"
 	"github.com/cloche-dev/cloche/internal/cli/skill"
 	"github.com/cloche-dev/cloche/internal/cli/workspace"
 )
@@ -92,12 +93,12 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 	root.AddGroup(&cobra.Group{ID: command.GroupRun, Title: "Run code:"}, &cobra.Group{ID: command.GroupProcess, Title: "Processes that outlive their clients:"},
 		&cobra.Group{ID: command.GroupLook, Title: "Look:"}, &cobra.Group{ID: command.GroupHost, Title: "This machine:"})
 	root.AddCommand(
-		runCommand(a), createCommand(a), execCommand(a), shellCommand(a), cpCommand(a), toolCommand(a),
+		runCommand(a), createCommand(a), process.ExecCommand(a), process.ShellCommand(a), cpCommand(a), toolCommand(a),
 		programCommand(a), workspace.SnapshotCommand(a), network.RecordingCommand(a), skill.SkillCommand(a), workspace.CommitCommand(a), workspace.RollbackCommand(a),
 		holdCommand(a), pauseCommand(a), resumeCommand(a), heartbeatCommand(a), extendCommand(a),
 		stopCommand(a), killCommand(a), rmCommand(a),
-		startCommand(a), psCommand(a), attachCommand(a), stdinCommand(a), signalCommand(a), waitCommand(a), portForwardCommand(a), network.EndpointCommand(a),
-		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), workspace.DiffCommand(a), logsCommand(a), eventsCommand(a), errorsCommand(a), guidanceCommand(a), network.EgressCommand(a), auditCommand(a), image.ImageCommand(a), workspace.WorkspaceCommand(a),
+		process.StartCommand(a), process.PsCommand(a), process.AttachCommand(a), process.StdinCommand(a), process.SignalCommand(a), process.WaitCommand(a), process.PortForwardCommand(a), network.EndpointCommand(a),
+		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), workspace.DiffCommand(a), process.LogsCommand(a), eventsCommand(a), errorsCommand(a), guidanceCommand(a), network.EgressCommand(a), auditCommand(a), image.ImageCommand(a), workspace.WorkspaceCommand(a),
 		serveCommand(a), boxCommand(a), configCommand(a), keyCommand(a), secretCommand(a), policyCommand(a), infoCommand(a), statusCommand(a), doctorCommand(a), versionCommand(a),
 	)
 	root.AddCommand(dockerVerbs(a)...)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,14 +11,11 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
-	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/image"
+	"github.com/cloche-dev/cloche/internal/cli/process"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
-
-// maxEnvFile bounds a file of --env-file.
-const maxEnvFile = 1 << 20
 
 // dockerVerbs are hidden verbs that have another name here.
 func dockerVerbs(a *command.CLI) []*cobra.Command {
@@ -30,7 +25,7 @@ func dockerVerbs(a *command.CLI) []*cobra.Command {
 	}
 	return []*cobra.Command{
 		hidden("images", image.ImageListCommand(a)), hidden("pull [flags] IMAGE", image.ImagePullCommand(a)), hidden("rmi IMAGE...", image.ImageRemoveCommand(a)),
-		hidden("top SANDBOX", psCommand(a)),
+		hidden("top SANDBOX", process.PsCommand(a)),
 	}
 }
 
@@ -153,55 +148,7 @@ func (f *dockerFlags) net(given string) (string, error) {
 
 // env is what --env-file and, over it, --env say.
 func (f *dockerFlags) env(assignments []string, lookup func(string) (string, bool)) (map[string]string, error) {
-	return envOf(f.envFiles, assignments, lookup)
-}
-
-// envOf reads files of assignments, and then assignments.
-func envOf(files, assignments []string, lookup func(string) (string, bool)) (map[string]string, error) {
-	var all []string
-	for _, name := range files {
-		lines, err := readEnvFile(name, lookup)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, lines...)
-	}
-	return command.ParseEnv(append(all, assignments...), lookup)
-}
-
-// readEnvFile reads a file as Docker does: a line is NAME=VALUE with no quotes, or NAME
-// alone, which is passed over where it is not set here; # begins a comment.
-func readEnvFile(name string, lookup func(string) (string, bool)) ([]string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, localdir.Error("read", name, err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
-	if err != nil {
-		return nil, localdir.Error("read", name, err)
-	}
-	if len(data) > maxEnvFile {
-		return nil, api.Errorf(api.CodeTooLarge, "--env-file: %s is more than %s", terminal.Printable(name), command.FormatSize(maxEnvFile)).
-			WithHint("bring a large value as a file, with --file")
-	}
-	var out []string
-	number := 0
-	for line := range strings.Lines(strings.TrimPrefix(string(data), "\ufeff")) {
-		number++
-		line = strings.TrimRight(strings.TrimLeft(line, " \t"), "\r\n")
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		k, _, given := strings.Cut(line, "=")
-		if k == "" || strings.ContainsAny(k, " \t") {
-			return nil, api.Invalid("env", "--env-file: line %d of %s does not begin with a name", number, terminal.Printable(name)).WithHint("write NAME=VALUE")
-		}
-		if _, here := lookup(k); given || here {
-			out = append(out, line)
-		}
-	}
-	return out, nil
+	return process.EnvOf(f.envFiles, assignments, lookup)
 }
 
 // foreignFlag leads on from flags of Docker's that have no counterpart.

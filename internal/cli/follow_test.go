@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/process"
 )
 
 func TestLogFlags(t *testing.T) {
@@ -184,12 +185,12 @@ func TestEndOf(t *testing.T) {
 
 func TestParsePorts(t *testing.T) {
 	for in, want := range map[string][2]int{"8080:80": {8080, 80}, "0:80": {0, 80}, "9229": {9229, 9229}} {
-		if l, r, err := parsePorts(in); err != nil || [2]int{l, r} != want {
+		if l, r, err := process.ParsePorts(in); err != nil || [2]int{l, r} != want {
 			t.Errorf("%q: %d, %d, %v", in, l, r, err)
 		}
 	}
 	for _, in := range []string{"", ":", "80:", ":80", "80:0", "0", "1:2:3", "x:80", "65536:80", "80:65536", "-1:80"} {
-		if l, r, err := parsePorts(in); err == nil {
+		if l, r, err := process.ParsePorts(in); err == nil {
 			t.Errorf("%q: %d, %d", in, l, r)
 		}
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,11 +10,8 @@ import (
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/image"
-	"github.com/cloche-dev/cloche/internal/cli/network"
+	"github.com/cloche-dev/cloche/internal/cli/process"
 )
-
-// maxCollectedStdin bounds the input of a command whose result is JSON.
-const maxCollectedStdin = 16 << 20
 
 // checkRunArgv accepts no command where an image has one of its own.
 func checkRunArgv(image string, args []string) error {
@@ -167,7 +163,7 @@ func run(ctx context.Context, a *command.CLI, req api.RunRequest, f command.Exec
 	if sb := stream.Sandbox(); sb != nil && req.Keep {
 		t.Again = "cloche egress allow " + command.ShellWord(sb.Name)
 	}
-	return runResult(a, t, f.Quiet)
+	return process.RunResult(a, t, f.Quiet)
 }
 
 // runtimeFor returns where a run executes. A kept sandbox requires a daemon. keeps is the flag that
@@ -186,7 +182,7 @@ func runtimeFor(ctx context.Context, a *command.CLI, keeps string) (*command.Con
 // runCollected is the run of --json: one call, one document.
 func runCollected(ctx context.Context, a *command.CLI, conn *command.Connection, req api.RunRequest, f command.ExecFlags) error {
 	var err error
-	if req.Exec.Stdin, err = collectStdin(a, f); err != nil {
+	if req.Exec.Stdin, err = process.CollectStdin(a, f); err != nil {
 		return err
 	}
 	res, err := conn.Run(ctx, req)
@@ -197,35 +193,4 @@ func runCollected(ctx context.Context, a *command.CLI, conn *command.Connection,
 		return err
 	}
 	return command.Finish(&res.Result)
-}
-
-// collectStdin returns the complete input of a command whose result is collected. It reads only on
-// request, because an input that is never closed would block the command indefinitely.
-func collectStdin(a *command.CLI, f command.ExecFlags) (api.Bytes, error) {
-	if !f.Interactive || a.Stdio.In == nil {
-		return nil, nil
-	}
-	data, err := io.ReadAll(io.LimitReader(a.Stdio.In, maxCollectedStdin+1))
-	if err != nil {
-		return nil, api.Invalid("stdin", "read standard input: %w", err)
-	}
-	if len(data) > maxCollectedStdin {
-		return nil, api.Errorf(api.CodeTooLarge, "standard input is more than %s", command.FormatSize(maxCollectedStdin)).
-			WithHint("leave --json out, which streams it, or mount a directory with the data")
-	}
-	return data, nil
-}
-
-// result waits for a streamed command and reports how it ended.
-func runResult(a *command.CLI, t *command.ExecSession, quiet bool) error {
-	res, err := t.Run()
-	if err != nil {
-		return err
-	}
-	if !quiet {
-		a.WarnGranted(res.Adjusted, nil)
-		command.Explain(a, res)
-		network.TellRefusals(a, res, t.Again)
-	}
-	return command.Finish(res)
 }

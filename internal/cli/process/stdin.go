@@ -1,4 +1,4 @@
-package cli
+package process
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func stdinCommand(a *command.CLI) *cobra.Command {
+func StdinCommand(a *command.CLI) *cobra.Command {
 	var end bool
 	c := &cobra.Command{
 		Use:   "stdin [flags] SANDBOX PROCESS",

@@ -1,4 +1,4 @@
-package cli
+package process
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ type logFlags struct {
 	tail               int
 }
 
-func logsCommand(a *command.CLI) *cobra.Command {
+func LogsCommand(a *command.CLI) *cobra.Command {
 	var f logFlags
 	c := &cobra.Command{
 		Use:   "logs [flags] SANDBOX [PROCESS]",

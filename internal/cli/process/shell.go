@@ -1,4 +1,4 @@
-package cli
+package process
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func shellCommand(a *command.CLI) *cobra.Command {
+func ShellCommand(a *command.CLI) *cobra.Command {
 	var keys string
 	var who command.NamingFlags
 	c := &cobra.Command{
@@ -41,7 +41,7 @@ leaves no record.`,
 			var stdin api.Bytes
 			if a.JSON {
 				// It can be read once, and there may be two attempts.
-				if stdin, err = collectStdin(a, command.ExecFlags{Interactive: true}); err != nil {
+				if stdin, err = CollectStdin(a, command.ExecFlags{Interactive: true}); err != nil {
 					return err
 				}
 			}

@@ -1,4 +1,4 @@
-package cli
+package process
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type startFlags struct {
 	who                              command.NamingFlags
 }
 
-func startCommand(a *command.CLI) *cobra.Command {
+func StartCommand(a *command.CLI) *cobra.Command {
 	var f startFlags
 	c := &cobra.Command{
 		Use:   "start [flags] SANDBOX -- COMMAND [ARG...]",

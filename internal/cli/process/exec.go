@@ -1,15 +1,17 @@
-package cli
+package process
 
 import (
 	"context"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/network"
 )
 
-func execCommand(a *command.CLI) *cobra.Command {
+func ExecCommand(a *command.CLI) *cobra.Command {
 	var at command.ExecFlags
 	var env, envFiles, waits []string
 	var detach bool
@@ -41,7 +43,7 @@ then passed on only with -i.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			req := api.ExecRequest{Argv: command.CommandOf(args), Cwd: cwd, User: user, Phase: phase, CancelWithCaller: cancel}
 			var err error
-			if req.Env, err = envOf(envFiles, env, a.Env.Getenv); err != nil {
+			if req.Env, err = EnvOf(envFiles, env, a.Env.Getenv); err != nil {
 				return err
 			}
 			if req.Naming, err = who.Naming(); err != nil {
@@ -103,7 +105,7 @@ func runExec(ctx context.Context, a *command.CLI, ref string, req api.ExecReques
 	defer conn.Close()
 	if a.JSON {
 		if req.Stdin == nil {
-			if req.Stdin, err = collectStdin(a, f); err != nil {
+			if req.Stdin, err = CollectStdin(a, f); err != nil {
 				return err
 			}
 		}
@@ -123,5 +125,39 @@ func runExec(ctx context.Context, a *command.CLI, ref string, req api.ExecReques
 	defer stream.Close()
 	t.Starting()
 	t.Stream, t.Stdin, t.Again = stream, a.WantStdin(f), "cloche egress allow "+command.ShellWord(ref)
-	return runResult(a, t, f.Quiet)
+	return RunResult(a, t, f.Quiet)
 }
+
+// CollectStdin returns the complete input of a command whose result is collected. It reads only on
+// request, because an input that is never closed would block the command indefinitely.
+func CollectStdin(a *command.CLI, f command.ExecFlags) (api.Bytes, error) {
+	if !f.Interactive || a.Stdio.In == nil {
+		return nil, nil
+	}
+	data, err := io.ReadAll(io.LimitReader(a.Stdio.In, maxCollectedStdin+1))
+	if err != nil {
+		return nil, api.Invalid("stdin", "read standard input: %w", err)
+	}
+	if len(data) > maxCollectedStdin {
+		return nil, api.Errorf(api.CodeTooLarge, "standard input is more than %s", command.FormatSize(maxCollectedStdin)).
+			WithHint("leave --json out, which streams it, or mount a directory with the data")
+	}
+	return data, nil
+}
+
+// result waits for a streamed command and reports how it ended.
+func RunResult(a *command.CLI, t *command.ExecSession, quiet bool) error {
+	res, err := t.Run()
+	if err != nil {
+		return err
+	}
+	if !quiet {
+		a.WarnGranted(res.Adjusted, nil)
+		command.Explain(a, res)
+		network.TellRefusals(a, res, t.Again)
+	}
+	return command.Finish(res)
+}
+
+// maxCollectedStdin bounds the input of a command whose result is JSON.
+const maxCollectedStdin = 16 << 20

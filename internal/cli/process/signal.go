@@ -1,4 +1,4 @@
-package cli
+package process
 
 import (
 	"context"
@@ -20,7 +20,7 @@ type signalled struct {
 	Signal  string `json:"signal"`
 }
 
-func signalCommand(a *command.CLI) *cobra.Command {
+func SignalCommand(a *command.CLI) *cobra.Command {
 	var scope string
 	c := &cobra.Command{
 		Use:   "signal [flags] SANDBOX PROCESS SIGNAL",

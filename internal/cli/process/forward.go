@@ -1,4 +1,4 @@
-package cli
+package process
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type forward struct {
 	listener net.Listener
 }
 
-func portForwardCommand(a *command.CLI) *cobra.Command {
+func PortForwardCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "port-forward SANDBOX [LOCAL:]REMOTE...",
 		Short: "Forward local ports into a sandbox",
@@ -41,7 +41,7 @@ addresses are printed. It runs until it is interrupted, with status 0.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var pairs [][2]int
 			for _, text := range args[1:] {
-				local, remote, err := parsePorts(text)
+				local, remote, err := ParsePorts(text)
 				if err != nil {
 					return err
 				}
@@ -62,8 +62,8 @@ func forwardArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// parsePorts reads LOCAL:REMOTE or REMOTE.
-func parsePorts(s string) (local, remote int, err error) {
+// ParsePorts reads LOCAL:REMOTE or REMOTE.
+func ParsePorts(s string) (local, remote int, err error) {
 	l, r, two := strings.Cut(s, ":")
 	if !two {
 		l, r = s, s

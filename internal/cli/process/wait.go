@@ -1,4 +1,4 @@
-package cli
+package process
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func waitCommand(a *command.CLI) *cobra.Command {
+func WaitCommand(a *command.CLI) *cobra.Command {
 	var ready bool
 	var timeout string
 	c := &cobra.Command{

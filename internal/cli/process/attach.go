@@ -1,4 +1,4 @@
-package cli
+package process
 
 import (
 	"github.com/spf13/cobra"
@@ -7,7 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func attachCommand(a *command.CLI) *cobra.Command {
+func AttachCommand(a *command.CLI) *cobra.Command {
 	var f command.AttachFlags
 	var since int64
 	var keys string
