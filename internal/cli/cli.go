@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/daemon"
 	"github.com/cloche-dev/cloche/internal/cli/image"
 	"github.com/cloche-dev/cloche/internal/cli/network"
 	"github.com/cloche-dev/cloche/internal/cli/process"
@@ -67,7 +68,7 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		Args: unknownCommand,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if version {
-				return printVersion(a, versions{Version: a.Env.Version, API: api.APIVersion})
+				return daemon.PrintVersion(a, daemon.Versions{Version: a.Env.Version, API: api.APIVersion})
 			}
 			return c.Help()
 		},
@@ -98,8 +99,8 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		holdCommand(a), pauseCommand(a), resumeCommand(a), heartbeatCommand(a), extendCommand(a),
 		stopCommand(a), killCommand(a), rmCommand(a),
 		process.StartCommand(a), process.PsCommand(a), process.AttachCommand(a), process.StdinCommand(a), process.SignalCommand(a), process.WaitCommand(a), process.PortForwardCommand(a), network.EndpointCommand(a),
-		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), workspace.DiffCommand(a), process.LogsCommand(a), eventsCommand(a), errorsCommand(a), guidanceCommand(a), network.EgressCommand(a), auditCommand(a), image.ImageCommand(a), workspace.WorkspaceCommand(a),
-		serveCommand(a), boxCommand(a), configCommand(a), keyCommand(a), secretCommand(a), policyCommand(a), infoCommand(a), statusCommand(a), doctorCommand(a), versionCommand(a),
+		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), workspace.DiffCommand(a), process.LogsCommand(a), daemon.EventsCommand(a), daemon.ErrorsCommand(a), daemon.GuidanceCommand(a), network.EgressCommand(a), daemon.AuditCommand(a), image.ImageCommand(a), workspace.WorkspaceCommand(a),
+		daemon.ServeCommand(a), daemon.BoxCommand(a), daemon.ConfigCommand(a), daemon.KeyCommand(a), daemon.SecretCommand(a), policyCommand(a), infoCommand(a), daemon.StatusCommand(a), daemon.DoctorCommand(a), daemon.VersionCommand(a),
 	)
 	root.AddCommand(dockerVerbs(a)...)
 	root.SetHelpCommandGroupID(command.GroupHost)

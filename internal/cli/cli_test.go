@@ -15,6 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/daemon"
 )
 
 func homeEnv(home string) map[string]string { return map[string]string{client.EnvHome: home} }
@@ -214,7 +215,7 @@ func TestJSONIsTheWireTypes(t *testing.T) {
 		"rm -f --json box":              {&command.Removed{}, 0},
 		"image ls --json":               {&api.ImageList{}, 0},
 		"doctor --json":                 {&api.Doctor{}, 0},
-		"version --json":                {&versions{}, 0},
+		"version --json":                {&daemon.Versions{}, 0},
 		"inspect --processes --json sb": {nil, 125},
 	} {
 		got := runCLI(t, homeEnv(home), strings.NewReader(""), nil, strings.Fields(args)...)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/daemon"
 	"github.com/cloche-dev/cloche/internal/cli/process"
 )
 
@@ -94,11 +95,11 @@ func TestEvents(t *testing.T) {
 // TestEveryKindCanBeAskedFor holds the list against the vocabulary.
 func TestEveryKindCanBeAskedFor(t *testing.T) {
 	for _, k := range []api.EventKind{api.EventCreated, api.EventOOM, api.EventRefused, api.EventProcessFailed, api.EventProcessNotReady} {
-		if got, err := parseKinds([]string{string(k)}); err != nil || len(got) != 1 || got[0] != k {
+		if got, err := daemon.ParseKinds([]string{string(k)}); err != nil || len(got) != 1 || got[0] != k {
 			t.Errorf("%s: %v, %v", k, got, err)
 		}
 	}
-	if got, _ := parseKinds([]string{"process", "process.exited", "sandbox"}); len(got) != 18 {
+	if got, _ := daemon.ParseKinds([]string{"process", "process.exited", "sandbox"}); len(got) != 18 {
 		t.Errorf("process and sandbox are %d kinds", len(got))
 	}
 }

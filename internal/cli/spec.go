@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/daemon"
 	"github.com/cloche-dev/cloche/internal/cli/network"
 	"github.com/cloche-dev/cloche/internal/cli/skill"
 	"github.com/cloche-dev/cloche/internal/cli/workspace"
@@ -117,7 +118,7 @@ func (f *specFlags) spec(set func(string) bool, abs command.Absolute, lookup fun
 		return s, err
 	}
 	for _, text := range f.secrets {
-		use, err := parseSecret(text)
+		use, err := daemon.ParseSecret(text)
 		if err != nil {
 			return s, err
 		}

@@ -1,4 +1,4 @@
-package cli
+package daemon
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func keyCommand(a *command.CLI) *cobra.Command {
+func KeyCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "key",
 		Short: "Manage API keys for callers over TCP",

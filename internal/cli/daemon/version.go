@@ -1,4 +1,4 @@
-package cli
+package daemon
 
 import (
 	"context"
@@ -12,15 +12,15 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// versions is the JSON result of version.
-type versions struct {
+// Versions is the JSON result of version.
+type Versions struct {
 	Version string `json:"version"`
 	API     string `json:"api"`
 	// Daemon is the daemon's version where one answers.
 	Daemon string `json:"daemon,omitempty"`
 }
 
-func versionCommand(a *command.CLI) *cobra.Command {
+func VersionCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
@@ -29,13 +29,13 @@ func versionCommand(a *command.CLI) *cobra.Command {
 		GroupID: command.GroupHost,
 		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			v := versions{Version: a.Env.Version, API: api.APIVersion, Daemon: daemonVersion(c.Context(), a)}
-			return printVersion(a, v)
+			v := Versions{Version: a.Env.Version, API: api.APIVersion, Daemon: daemonVersion(c.Context(), a)}
+			return PrintVersion(a, v)
 		},
 	}
 }
 
-func printVersion(a *command.CLI, v versions) error {
+func PrintVersion(a *command.CLI, v Versions) error {
 	if a.JSON {
 		return a.PrintJSON(v)
 	}

@@ -1,4 +1,4 @@
-package cli
+package daemon
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func secretCommand(a *command.CLI) *cobra.Command {
+func SecretCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "secret",
 		Short: "List secrets for sandboxes",
@@ -69,8 +69,8 @@ func secretRow(s api.Secret) []string {
 	return row
 }
 
-// parseSecret reads NAME[=ENV][:MODE].
-func parseSecret(text string) (api.SecretUse, error) {
+// ParseSecret reads NAME[=ENV][:MODE].
+func ParseSecret(text string) (api.SecretUse, error) {
 	rest, mode, moded := strings.Cut(text, ":")
 	name, env, named := strings.Cut(rest, "=")
 	use := api.SecretUse{Name: name, Env: env, Mode: api.SecretMode(mode)}

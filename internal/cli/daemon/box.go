@@ -1,4 +1,4 @@
-package cli
+package daemon
 
 import (
 	"github.com/spf13/cobra"
@@ -10,7 +10,7 @@ import (
 // usualBoxPort is the one that LangBot looks for.
 const usualBoxPort = 5410
 
-func boxCommand(a *command.CLI) *cobra.Command {
+func BoxCommand(a *command.CLI) *cobra.Command {
 	var o command.BoxOptions
 	var stdio bool
 	c := &cobra.Command{

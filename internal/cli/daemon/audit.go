@@ -1,4 +1,4 @@
-package cli
+package daemon
 
 import (
 	"bufio"
@@ -20,7 +20,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func auditCommand(a *command.CLI) *cobra.Command {
+func AuditCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit",
 		Short: "Read and verify the audit log",

@@ -1,4 +1,4 @@
-package cli
+package daemon
 
 import (
 	"encoding/json"
@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func configCommand(a *command.CLI) *cobra.Command {
+func ConfigCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "config",
 		Short:   "Show the daemon's configuration",

@@ -1,4 +1,4 @@
-package cli
+package daemon
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func errorsCommand(a *command.CLI) *cobra.Command {
+func ErrorsCommand(a *command.CLI) *cobra.Command {
 	var o api.ErrorOptions
 	c := &cobra.Command{
 		Use:   "errors",
@@ -55,7 +55,7 @@ fails isn't an error.`,
 	return c
 }
 
-func guidanceCommand(a *command.CLI) *cobra.Command {
+func GuidanceCommand(a *command.CLI) *cobra.Command {
 	var o api.GuidanceOptions
 	c := &cobra.Command{
 		Use:   "guidance [flags] [SANDBOX]",
@@ -91,7 +91,7 @@ describes SANDBOX, or a sandbox as it would be created for you.`,
 	return c
 }
 
-func statusCommand(a *command.CLI) *cobra.Command {
+func StatusCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show whether a sandbox is available",

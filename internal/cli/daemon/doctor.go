@@ -1,4 +1,4 @@
-package cli
+package daemon
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func doctorCommand(a *command.CLI) *cobra.Command {
+func DoctorCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine, and say how to fix problems",

@@ -1,4 +1,4 @@
-package cli
+package daemon
 
 import (
 	"cmp"
@@ -26,7 +26,7 @@ func eventKinds() []string {
 	return names
 }
 
-func eventsCommand(a *command.CLI) *cobra.Command {
+func EventsCommand(a *command.CLI) *cobra.Command {
 	var kinds []string
 	var from, endpoint string
 	var follow bool
@@ -61,7 +61,7 @@ it.`,
 			}
 			o.Endpoint = endpoint
 			var err error
-			if o.Kinds, err = parseKinds(kinds); err != nil {
+			if o.Kinds, err = ParseKinds(kinds); err != nil {
 				return err
 			}
 			var after time.Time
@@ -80,8 +80,8 @@ it.`,
 	return c
 }
 
-// parseKinds reads kinds, and the beginnings of kinds before their dot.
-func parseKinds(names []string) ([]api.EventKind, error) {
+// ParseKinds reads kinds, and the beginnings of kinds before their dot.
+func ParseKinds(names []string) ([]api.EventKind, error) {
 	known := eventKinds()
 	var kinds []api.EventKind
 	for _, n := range names {

@@ -1,4 +1,4 @@
-package cli
+package daemon
 
 import (
 	"github.com/spf13/cobra"
@@ -8,7 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func serveCommand(a *command.CLI) *cobra.Command {
+func ServeCommand(a *command.CLI) *cobra.Command {
 	var o command.ServeOptions
 	c := &cobra.Command{
 		Use:   "serve",
