@@ -17,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/image"
 	"github.com/cloche-dev/cloche/internal/cli/network"
 	"github.com/cloche-dev/cloche/internal/cli/process"
+	"github.com/cloche-dev/cloche/internal/cli/sandbox"
 	"github.com/cloche-dev/cloche/internal/cli/skill"
 	"github.com/cloche-dev/cloche/internal/cli/workspace"
 )
@@ -94,13 +95,13 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 	root.AddGroup(&cobra.Group{ID: command.GroupRun, Title: "Run code:"}, &cobra.Group{ID: command.GroupProcess, Title: "Processes that outlive their clients:"},
 		&cobra.Group{ID: command.GroupLook, Title: "Look:"}, &cobra.Group{ID: command.GroupHost, Title: "This machine:"})
 	root.AddCommand(
-		runCommand(a), createCommand(a), process.ExecCommand(a), process.ShellCommand(a), cpCommand(a), toolCommand(a),
+		sandbox.RunCommand(a), sandbox.CreateCommand(a), process.ExecCommand(a), process.ShellCommand(a), sandbox.CpCommand(a), sandbox.ToolCommand(a),
 		programCommand(a), workspace.SnapshotCommand(a), network.RecordingCommand(a), skill.SkillCommand(a), workspace.CommitCommand(a), workspace.RollbackCommand(a),
-		holdCommand(a), pauseCommand(a), resumeCommand(a), heartbeatCommand(a), extendCommand(a),
-		stopCommand(a), killCommand(a), rmCommand(a),
+		sandbox.HoldCommand(a), sandbox.PauseCommand(a), sandbox.ResumeCommand(a), sandbox.HeartbeatCommand(a), sandbox.ExtendCommand(a),
+		sandbox.StopCommand(a), sandbox.KillCommand(a), sandbox.RmCommand(a),
 		process.StartCommand(a), process.PsCommand(a), process.AttachCommand(a), process.StdinCommand(a), process.SignalCommand(a), process.WaitCommand(a), process.PortForwardCommand(a), network.EndpointCommand(a),
-		lsCommand(a), statsCommand(a), nameCommand(a), inspectCommand(a), workspace.DiffCommand(a), process.LogsCommand(a), daemon.EventsCommand(a), daemon.ErrorsCommand(a), daemon.GuidanceCommand(a), network.EgressCommand(a), daemon.AuditCommand(a), image.ImageCommand(a), workspace.WorkspaceCommand(a),
-		daemon.ServeCommand(a), daemon.BoxCommand(a), daemon.ConfigCommand(a), daemon.KeyCommand(a), daemon.SecretCommand(a), policyCommand(a), infoCommand(a), daemon.StatusCommand(a), daemon.DoctorCommand(a), daemon.VersionCommand(a),
+		sandbox.LsCommand(a), sandbox.StatsCommand(a), sandbox.NameCommand(a), sandbox.InspectCommand(a), workspace.DiffCommand(a), process.LogsCommand(a), daemon.EventsCommand(a), daemon.ErrorsCommand(a), daemon.GuidanceCommand(a), network.EgressCommand(a), daemon.AuditCommand(a), image.ImageCommand(a), workspace.WorkspaceCommand(a),
+		daemon.ServeCommand(a), daemon.BoxCommand(a), daemon.ConfigCommand(a), daemon.KeyCommand(a), daemon.SecretCommand(a), policyCommand(a), sandbox.InfoCommand(a), daemon.StatusCommand(a), daemon.DoctorCommand(a), daemon.VersionCommand(a),
 	)
 	root.AddCommand(dockerVerbs(a)...)
 	root.SetHelpCommandGroupID(command.GroupHost)

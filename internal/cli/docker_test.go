@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/sandbox"
 )
 
 // TestDockerFlags: what Docker's users type means here what it means there.
@@ -217,12 +218,12 @@ func TestStats(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	later, more := at.Add(time.Second), int64(2000)
-	share := cpuPercent(api.SandboxStats{ObservedAt: at, CPUMS: &ms}, api.SandboxStats{ObservedAt: later, CPUMS: &more})
+	share := sandbox.CpuPercent(api.SandboxStats{ObservedAt: at, CPUMS: &ms}, api.SandboxStats{ObservedAt: later, CPUMS: &more})
 	if share == nil || *share < 49 || *share > 50 {
 		t.Errorf("%v", share)
 	}
 	for _, before := range []api.SandboxStats{{}, {ObservedAt: at}, {ObservedAt: later, CPUMS: &ms}} {
-		if share := cpuPercent(before, api.SandboxStats{ObservedAt: later, CPUMS: &more}); share != nil {
+		if share := sandbox.CpuPercent(before, api.SandboxStats{ObservedAt: later, CPUMS: &more}); share != nil {
 			t.Errorf("%+v gives %v", before, *share)
 		}
 	}

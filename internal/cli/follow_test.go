@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/daemon"
 	"github.com/cloche-dev/cloche/internal/cli/process"
+	"github.com/cloche-dev/cloche/internal/cli/sandbox"
 )
 
 func TestLogFlags(t *testing.T) {
@@ -166,7 +167,7 @@ func TestEndOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	if endOf(nil) != nil || endOf(null) != nil {
+	if sandbox.EndOf(nil) != nil || sandbox.EndOf(null) != nil {
 		t.Error("an input that is none would end a hold at once")
 	}
 	r, w, err := os.Pipe()
@@ -174,7 +175,7 @@ func TestEndOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	ended := endOf(r)
+	ended := sandbox.EndOf(r)
 	select {
 	case <-ended:
 		t.Error("an open pipe has ended")

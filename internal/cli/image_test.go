@@ -18,6 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/image"
+	"github.com/cloche-dev/cloche/internal/cli/sandbox"
 )
 
 const someDigest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -132,7 +133,7 @@ func TestWordsOfOtherPrograms(t *testing.T) {
 		{"", "ubuntu", missing, true}, {"", "team/tool", missing, true}, {"", "./tool", missing, false}, {"", "/opt/tool:1", missing, false},
 		{"", "python3", missing, false}, {"", "a b:c", missing, false}, {"", "python:3.11", api.Invalid("x", "y"), false}, {"", "python:3.11", nil, false},
 	} {
-		err := imageMeant(tc.err, api.RunRequest{Spec: api.SandboxSpec{Image: tc.image}, Exec: api.ExecRequest{Argv: []string{tc.program}}})
+		err := sandbox.ImageMeant(tc.err, api.RunRequest{Spec: api.SandboxSpec{Image: tc.image}, Exec: api.ExecRequest{Argv: []string{tc.program}}})
 		if told := err != nil && strings.Contains(command.AsError(err).Hint, "--image "+tc.program); told != tc.told || (err == nil) != (tc.err == nil) {
 			t.Errorf("%+v: %v", tc, err)
 		}

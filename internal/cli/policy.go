@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/sandbox"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
@@ -116,7 +117,7 @@ func noPolicyHere() error {
 
 // explainFlags are the flags of "policy explain".
 type explainFlags struct {
-	spec                             specFlags
+	spec                             sandbox.SpecFlags
 	verb, tenant, key, sandbox, file string
 }
 
@@ -154,7 +155,7 @@ Exit status: 0 the request would be granted, 126 it would be refused.`,
 	}
 	c.Flags().SetInterspersed(false)
 	var all pflag.FlagSet
-	f.spec.register(&all)
+	f.spec.Register(&all)
 	all.VisitAll(func(flag *pflag.Flag) {
 		if flag.Name != "file" { // what is copied in is not judged
 			c.Flags().AddFlag(flag)
@@ -174,7 +175,7 @@ func (f *explainFlags) question(set func(string) bool, a *command.CLI, args []st
 		return q, err
 	}
 	var err error
-	if q.Spec, err = f.spec.spec(set, a.Paths(), a.Env.Getenv); err != nil {
+	if q.Spec, err = f.spec.Spec(set, a.Paths(), a.Env.Getenv); err != nil {
 		return q, err
 	}
 	if q.Verb == "add_endpoint" {

@@ -45,7 +45,7 @@ docs/programs.md describes the file.`,
 }
 
 func programRunCommand(a *command.CLI) *cobra.Command {
-	var key, sandbox string
+	var key, name string
 	var env []string
 	var detach, quiet bool
 	c := &cobra.Command{
@@ -72,8 +72,8 @@ a timeout, 125 another failure, 126 the policy refused.`,
 			if key != "" {
 				spec.IdempotencyKey = key
 			}
-			if sandbox != "" {
-				spec.Sandbox, spec.Spec = sandbox, nil
+			if name != "" {
+				spec.Sandbox, spec.Spec = name, nil
 			}
 			if spec.Sandbox == "" && spec.Spec == nil {
 				spec.Spec = &api.SandboxSpec{}
@@ -97,7 +97,7 @@ a timeout, 125 another failure, 126 the policy refused.`,
 		},
 	}
 	c.Flags().StringVar(&key, "key", "", "an idempotency `KEY`: a run with the same key is the same program")
-	c.Flags().StringVar(&sandbox, "sandbox", "", "run in this existing `SANDBOX`, which stays, instead of the one in the file")
+	c.Flags().StringVar(&name, "sandbox", "", "run in this existing `SANDBOX`, which stays, instead of the one in the file")
 	c.Flags().StringArrayVar(&env, "env", nil, "`NAME=VALUE` for all commands, or NAME to use its value from this environment (repeatable)")
 	c.Flags().BoolVar(&detach, "detach", false, "print the program's id and do not wait")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show the phases")
@@ -345,14 +345,14 @@ func programListCommand(a *command.CLI) *cobra.Command {
 				}
 				var rows [][]string
 				for _, p := range l.Programs {
-					sandbox, why := "-", "-"
+					name, why := "-", "-"
 					if p.Sandbox != nil {
-						sandbox = p.Sandbox.Name
+						name = p.Sandbox.Name
 					}
 					if p.Failure != nil {
 						why = string(p.Failure.Kind)
 					}
-					rows = append(rows, []string{p.ID, command.OrDash(p.Name), string(p.State), command.OrDash(p.Phase), why, sandbox, p.CreatedAt.Local().Format(time.DateTime)})
+					rows = append(rows, []string{p.ID, command.OrDash(p.Name), string(p.State), command.OrDash(p.Phase), why, name, p.CreatedAt.Local().Format(time.DateTime)})
 				}
 				return command.WriteTable(a.Stdio.Out, []string{"ID", "NAME", "STATE", "PHASE", "FAILURE", "SANDBOX", "BEGAN"}, rows)
 			})

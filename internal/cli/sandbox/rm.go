@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func rmCommand(a *command.CLI) *cobra.Command {
+func RmCommand(a *command.CLI) *cobra.Command {
 	var force bool
 	var labels []string
 	var key string

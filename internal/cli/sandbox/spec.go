@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"io"
@@ -21,8 +21,8 @@ import (
 // one request. Larger things go by "cloche cp" or a mount.
 const maxFlagFiles = 16 << 20
 
-// specFlags are the flags that "run" and "create" share, as they were typed.
-type specFlags struct {
+// SpecFlags are the flags that "run" and "create" share, as they were typed.
+type SpecFlags struct {
 	name, profile, image, engine, net string
 	key                               string
 	pull                              string
@@ -45,7 +45,7 @@ type specFlags struct {
 	docker                            dockerFlags
 }
 
-func (f *specFlags) register(flags *pflag.FlagSet) {
+func (f *SpecFlags) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.name, "name", "", "the sandbox's `NAME`; the daemon chooses one when it is not given")
 	f.naming.Register(flags)
 	flags.StringVar(&f.profile, "profile", "", "defaults and ceilings (default "+api.DefaultProfile+")")
@@ -83,9 +83,9 @@ func (f *specFlags) register(flags *pflag.FlagSet) {
 	f.docker.register(flags)
 }
 
-// spec makes the request. set tells whether a flag was given at all: a limit of
+// Spec makes the request. set tells whether a flag was given at all: a limit of
 // 0 that was typed is refused here, since on the wire it means "the default".
-func (f *specFlags) spec(set func(string) bool, abs command.Absolute, lookup func(string) (string, bool)) (api.SandboxSpec, error) {
+func (f *SpecFlags) Spec(set func(string) bool, abs command.Absolute, lookup func(string) (string, bool)) (api.SandboxSpec, error) {
 	s := api.SandboxSpec{
 		Name: f.name, IdempotencyKey: f.key, Profile: f.profile, Image: f.image, Engine: f.engine, Network: f.net, User: f.user, Cwd: f.cwd,
 	}
@@ -163,7 +163,7 @@ func (f *specFlags) spec(set func(string) bool, abs command.Absolute, lookup fun
 	return s, err
 }
 
-func (f *specFlags) limits(set func(string) bool) (l api.Limits, err error) {
+func (f *SpecFlags) limits(set func(string) bool) (l api.Limits, err error) {
 	for _, size := range []struct {
 		flag, field, text string
 		to                *int64
@@ -201,7 +201,7 @@ func (f *specFlags) limits(set func(string) bool) (l api.Limits, err error) {
 
 // lease reads how long the sandbox may live. On the wire 0 means "the profile's
 // default", so one that was typed is refused.
-func (f *specFlags) lease(set func(string) bool, l *api.Limits) (err error) {
+func (f *SpecFlags) lease(set func(string) bool, l *api.Limits) (err error) {
 	for _, d := range []struct {
 		flag, field, text string
 		to                *int64

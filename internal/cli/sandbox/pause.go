@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func pauseCommand(a *command.CLI) *cobra.Command {
+func PauseCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pause SANDBOX...",
 		Short: "Pause sandboxes",
@@ -27,7 +27,7 @@ idle time and the timeouts of its processes are paused too; its lifetime isn't.`
 	}
 }
 
-func resumeCommand(a *command.CLI) *cobra.Command {
+func ResumeCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:               "resume SANDBOX...",
 		Aliases:           []string{"unpause"},
@@ -45,7 +45,7 @@ func resumeCommand(a *command.CLI) *cobra.Command {
 	}
 }
 
-func heartbeatCommand(a *command.CLI) *cobra.Command {
+func HeartbeatCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "heartbeat SANDBOX...",
 		Short: "Renew the leases of sandboxes",
@@ -63,7 +63,7 @@ process inside. It doesn't renew a lifetime (--lifetime); see "cloche extend".`,
 	}
 }
 
-func extendCommand(a *command.CLI) *cobra.Command {
+func ExtendCommand(a *command.CLI) *cobra.Command {
 	var text string
 	c := &cobra.Command{
 		Use:   "extend --lifetime DURATION SANDBOX...",

@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -27,7 +27,7 @@ const defaultMaxCopy = 16 << 30
 // maxLinks is how many symlinks in a row are followed.
 const maxLinks = 40
 
-func cpCommand(a *command.CLI) *cobra.Command {
+func CpCommand(a *command.CLI) *cobra.Command {
 	var maxSize string
 	var o tarFlags
 	c := &cobra.Command{

@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func inspectCommand(a *command.CLI) *cobra.Command {
+func InspectCommand(a *command.CLI) *cobra.Command {
 	var processes bool
 	c := &cobra.Command{
 		Use:   "inspect SANDBOX[/PROCESS]...",

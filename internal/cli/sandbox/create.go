@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func createCommand(a *command.CLI) *cobra.Command {
-	var f specFlags
+func CreateCommand(a *command.CLI) *cobra.Command {
+	var f SpecFlags
 	var count int
 	c := &cobra.Command{
 		Use:   "create",
@@ -47,7 +47,7 @@ failure's.`,
 			})
 		},
 	}
-	f.register(c.Flags())
+	f.Register(c.Flags())
 	c.Flags().StringVar(&f.key, "idempotency-key", "", "your `KEY` for this create: a create with the same key returns the same sandbox")
 	c.Flags().IntVar(&count, "count", 1, "create this `NUMBER`, with -2 and so on after their names and keys")
 	return c
@@ -86,8 +86,8 @@ func createMany(ctx context.Context, a *command.CLI, conn *command.Connection, s
 }
 
 // withSpec does one thing with the sandbox that the flags describe.
-func withSpec(a *command.CLI, c *cobra.Command, f *specFlags, do func(context.Context, *command.Connection, api.SandboxSpec) error) error {
-	spec, err := f.spec(c.Flags().Changed, a.Paths(), a.Env.Getenv)
+func withSpec(a *command.CLI, c *cobra.Command, f *SpecFlags, do func(context.Context, *command.Connection, api.SandboxSpec) error) error {
+	spec, err := f.Spec(c.Flags().Changed, a.Paths(), a.Env.Getenv)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -21,8 +21,8 @@ func checkRunArgv(image string, args []string) error {
 	return command.CheckArgv(args)
 }
 
-func runCommand(a *command.CLI) *cobra.Command {
-	var f specFlags
+func RunCommand(a *command.CLI) *cobra.Command {
+	var f SpecFlags
 	var at command.ExecFlags
 	var keep, detach, rm bool
 	var chars command.CharsFlag
@@ -64,7 +64,7 @@ and how the command ended. Input is then passed on only with -i.`,
 				}
 				keep = !rm
 			}
-			spec, err := f.spec(c.Flags().Changed, a.Paths(), a.Env.Getenv)
+			spec, err := f.Spec(c.Flags().Changed, a.Paths(), a.Env.Getenv)
 			if err != nil {
 				return err
 			}
@@ -82,13 +82,13 @@ and how the command ended. Input is then passed on only with -i.`,
 				}
 				ctx, cancel := command.Interruptible(c.Context())
 				defer cancel()
-				return imageMeant(runDetached(ctx, a, req, at), req)
+				return ImageMeant(runDetached(ctx, a, req, at), req)
 			}
-			return imageMeant(run(c.Context(), a, req, at), req)
+			return ImageMeant(run(c.Context(), a, req, at), req)
 		},
 	}
 	c.Flags().SetInterspersed(false)
-	f.register(c.Flags())
+	f.Register(c.Flags())
 	c.Flags().BoolVar(&keep, "keep", false, "leave the sandbox running afterwards (needs a daemon)")
 	c.Flags().BoolVarP(&detach, "detach", "d", false, "start the command and leave it running (needs a daemon)")
 	c.Flags().BoolVar(&rm, "rm", true, "remove the sandbox afterwards, which is what happens")
@@ -98,9 +98,9 @@ and how the command ended. Input is then passed on only with -i.`,
 	return c
 }
 
-// imageMeant tells who wrote a reference where the command stands, as other
+// ImageMeant tells who wrote a reference where the command stands, as other
 // programs have it, how an image is given.
-func imageMeant(err error, req api.RunRequest) error {
+func ImageMeant(err error, req api.RunRequest) error {
 	if err == nil || req.Spec.Image != "" || len(req.Exec.Argv) == 0 {
 		return err
 	}

@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func (f *toolFlags) place(path string) (api.ToolPlace, error) {
 	return at, err
 }
 
-func toolCommand(a *command.CLI) *cobra.Command {
+func ToolCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tool",
 		Short: "Read, edit and search files in a sandbox",

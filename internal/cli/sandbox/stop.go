@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func stopCommand(a *command.CLI) *cobra.Command {
+func StopCommand(a *command.CLI) *cobra.Command {
 	var grace string
 	c := &cobra.Command{
 		Use:   "stop SANDBOX[/PROCESS]...",

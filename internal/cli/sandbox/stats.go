@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -32,7 +32,7 @@ type statsList struct {
 	Stats []statsRow `json:"stats"`
 }
 
-func statsCommand(a *command.CLI) *cobra.Command {
+func StatsCommand(a *command.CLI) *cobra.Command {
 	var once, all bool
 	c := &cobra.Command{
 		Use:   "stats [flags] [SANDBOX...]",
@@ -127,14 +127,14 @@ func (s *statsView) measure(ctx context.Context) ([]statsRow, error) {
 			return nil, errs[i]
 		}
 		seen[st.Sandbox] = st
-		rows = append(rows, statsRow{st, cpuPercent(s.last[st.Sandbox], st)})
+		rows = append(rows, statsRow{st, CpuPercent(s.last[st.Sandbox], st)})
 	}
 	s.last = seen
 	return rows, nil
 }
 
-// cpuPercent is the share of one core between two measurements; nil is not known.
-func cpuPercent(before, after api.SandboxStats) *float64 {
+// CpuPercent is the share of one core between two measurements; nil is not known.
+func CpuPercent(before, after api.SandboxStats) *float64 {
 	past := after.ObservedAt.Sub(before.ObservedAt)
 	if before.CPUMS == nil || after.CPUMS == nil || past <= 0 || *after.CPUMS < *before.CPUMS {
 		return nil

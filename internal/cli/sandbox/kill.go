@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func killCommand(a *command.CLI) *cobra.Command {
+func KillCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kill SANDBOX[/PROCESS]...",
 		Short: "Kill sandboxes, or single processes",

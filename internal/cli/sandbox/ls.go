@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
-func lsCommand(a *command.CLI) *cobra.Command {
+func LsCommand(a *command.CLI) *cobra.Command {
 	var labels, states []string
 	var quiet, all bool
 	c := &cobra.Command{

@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func nameCommand(a *command.CLI) *cobra.Command {
+func NameCommand(a *command.CLI) *cobra.Command {
 	var f command.NamingFlags
 	c := &cobra.Command{
 		Use:   "name",
@@ -48,7 +48,7 @@ with "-" for the sandbox; other commands take the name.`,
 	return c
 }
 
-func infoCommand(a *command.CLI) *cobra.Command {
+func InfoCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "info",
 		Short: "Show your tenant and what the daemon lets you choose",

@@ -1,4 +1,4 @@
-package cli
+package sandbox
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/image"
 )
 
-func holdCommand(a *command.CLI) *cobra.Command {
-	var f specFlags
+func HoldCommand(a *command.CLI) *cobra.Command {
+	var f SpecFlags
 	c := &cobra.Command{
 		Use:   "hold [flags]",
 		Short: "Create a sandbox that is removed with this program",
@@ -39,7 +39,7 @@ before.`,
 			})
 		},
 	}
-	f.register(c.Flags())
+	f.Register(c.Flags())
 	return c
 }
 
@@ -56,7 +56,7 @@ func hold(ctx context.Context, a *command.CLI, conn *command.Connection, spec ap
 	}
 	select {
 	case <-ctx.Done():
-	case <-endOf(a.Stdio.In):
+	case <-EndOf(a.Stdio.In):
 	case <-held.Done():
 		if ctx.Err() == nil {
 			return held.Err()
@@ -65,10 +65,10 @@ func hold(ctx context.Context, a *command.CLI, conn *command.Connection, spec ap
 	return nil
 }
 
-// endOf returns a channel that is closed when an input ends that another process holds open.
+// EndOf returns a channel that is closed when an input ends that another process holds open.
 // Terminals and files are excluded: a background process that reads a terminal is stopped, and
 // /dev/null has always ended.
-func endOf(in io.Reader) <-chan struct{} {
+func EndOf(in io.Reader) <-chan struct{} {
 	if in == nil {
 		return nil
 	}
