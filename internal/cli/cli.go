@@ -16,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/daemon"
 	"github.com/cloche-dev/cloche/internal/cli/image"
 	"github.com/cloche-dev/cloche/internal/cli/network"
+	"github.com/cloche-dev/cloche/internal/cli/policy"
 	"github.com/cloche-dev/cloche/internal/cli/process"
 	"github.com/cloche-dev/cloche/internal/cli/sandbox"
 	"github.com/cloche-dev/cloche/internal/cli/skill"
@@ -101,7 +102,7 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		sandbox.StopCommand(a), sandbox.KillCommand(a), sandbox.RmCommand(a),
 		process.StartCommand(a), process.PsCommand(a), process.AttachCommand(a), process.StdinCommand(a), process.SignalCommand(a), process.WaitCommand(a), process.PortForwardCommand(a), network.EndpointCommand(a),
 		sandbox.LsCommand(a), sandbox.StatsCommand(a), sandbox.NameCommand(a), sandbox.InspectCommand(a), workspace.DiffCommand(a), process.LogsCommand(a), daemon.EventsCommand(a), daemon.ErrorsCommand(a), daemon.GuidanceCommand(a), network.EgressCommand(a), daemon.AuditCommand(a), image.ImageCommand(a), workspace.WorkspaceCommand(a),
-		daemon.ServeCommand(a), daemon.BoxCommand(a), daemon.ConfigCommand(a), daemon.KeyCommand(a), daemon.SecretCommand(a), policyCommand(a), sandbox.InfoCommand(a), daemon.StatusCommand(a), daemon.DoctorCommand(a), daemon.VersionCommand(a),
+		daemon.ServeCommand(a), daemon.BoxCommand(a), daemon.ConfigCommand(a), daemon.KeyCommand(a), daemon.SecretCommand(a), policy.PolicyCommand(a), sandbox.InfoCommand(a), daemon.StatusCommand(a), daemon.DoctorCommand(a), daemon.VersionCommand(a),
 	)
 	root.AddCommand(dockerVerbs(a)...)
 	root.SetHelpCommandGroupID(command.GroupHost)

@@ -16,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/policy"
 	"github.com/cloche-dev/cloche/internal/programfile"
 )
 
@@ -110,7 +111,7 @@ func readProgram(a *command.CLI, name string) (api.ProgramSpec, error) {
 	var err error
 	dir := "."
 	if name == "-" {
-		data, err = io.ReadAll(io.LimitReader(a.Stdio.In, maxPolicyFile))
+		data, err = io.ReadAll(io.LimitReader(a.Stdio.In, policy.MaxPolicyFile))
 	} else {
 		data, err = os.ReadFile(name)
 		dir = filepath.Dir(name)

@@ -1,4 +1,4 @@
-package cli
+package policy
 
 import (
 	"context"
@@ -16,10 +16,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// maxPolicyFile is more than any policy file may have.
-const maxPolicyFile = 2 << 20
+// MaxPolicyFile is more than any policy file may have.
+const MaxPolicyFile = 2 << 20
 
-func policyCommand(a *command.CLI) *cobra.Command {
+func PolicyCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Check and explain the policy",
@@ -104,7 +104,7 @@ func readPolicy(a *command.CLI, file string) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxPolicyFile))
+	data, err := io.ReadAll(io.LimitReader(in, MaxPolicyFile))
 	if err != nil {
 		return nil, api.Invalid("file", "the policy file cannot be read: %w", err)
 	}
