@@ -18,7 +18,7 @@ func dockerVerbs(a *command.CLI) []*cobra.Command {
 		return c
 	}
 	return []*cobra.Command{
-		hidden("images", image.ImageListCommand(a)), hidden("pull [flags] IMAGE", image.ImagePullCommand(a)), hidden("rmi IMAGE...", image.ImageRemoveCommand(a)),
+		hidden("images", image.ListCommand(a)), hidden("pull [flags] IMAGE", image.PullCommand(a)), hidden("rmi IMAGE...", image.RemoveCommand(a)),
 		hidden("top SANDBOX", process.PsCommand(a)),
 	}
 }

@@ -5,16 +5,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
-	"github.com/cloche-dev/cloche/internal/cli/daemon"
-	"github.com/cloche-dev/cloche/internal/cli/process"
-	"github.com/cloche-dev/cloche/internal/cli/sandbox"
 )
 
 func TestLogFlags(t *testing.T) {
@@ -93,18 +89,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestEveryKindCanBeAskedFor holds the list against the vocabulary.
-func TestEveryKindCanBeAskedFor(t *testing.T) {
-	for _, k := range []api.EventKind{api.EventCreated, api.EventOOM, api.EventRefused, api.EventProcessFailed, api.EventProcessNotReady} {
-		if got, err := daemon.ParseKinds([]string{string(k)}); err != nil || len(got) != 1 || got[0] != k {
-			t.Errorf("%s: %v, %v", k, got, err)
-		}
-	}
-	if got, _ := daemon.ParseKinds([]string{"process", "process.exited", "sandbox"}); len(got) != 18 {
-		t.Errorf("process and sandbox are %d kinds", len(got))
-	}
-}
-
 func TestLeaseFlags(t *testing.T) {
 	f := newFake(t)
 	soon := time.Now().Add(9*time.Minute + 30*time.Second)
@@ -157,44 +141,6 @@ func TestHold(t *testing.T) {
 	}
 	if got := runCLI(t, homeEnv(home), nil, nil, "hold", "--transient=false"); got.status != 125 || !strings.Contains(got.err, "always transient") {
 		t.Errorf("%+v", got)
-	}
-}
-
-// TestEndOf: only an input that somebody holds open can end a hold.
-func TestEndOf(t *testing.T) {
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer null.Close()
-	if sandbox.EndOf(nil) != nil || sandbox.EndOf(null) != nil {
-		t.Error("an input that is none would end a hold at once")
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	ended := sandbox.EndOf(r)
-	select {
-	case <-ended:
-		t.Error("an open pipe has ended")
-	default:
-	}
-	w.Close()
-	<-ended
-}
-
-func TestParsePorts(t *testing.T) {
-	for in, want := range map[string][2]int{"8080:80": {8080, 80}, "0:80": {0, 80}, "9229": {9229, 9229}} {
-		if l, r, err := process.ParsePorts(in); err != nil || [2]int{l, r} != want {
-			t.Errorf("%q: %d, %d, %v", in, l, r, err)
-		}
-	}
-	for _, in := range []string{"", ":", "80:", ":80", "80:0", "0", "1:2:3", "x:80", "65536:80", "80:65536", "-1:80"} {
-		if l, r, err := process.ParsePorts(in); err == nil {
-			t.Errorf("%q: %d, %d", in, l, r)
-		}
 	}
 }
 

@@ -16,9 +16,6 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/cli/command"
-	"github.com/cloche-dev/cloche/internal/cli/image"
-	"github.com/cloche-dev/cloche/internal/cli/sandbox"
 )
 
 const someDigest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -123,24 +120,6 @@ func TestWordsOfOtherPrograms(t *testing.T) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
-	missing := api.Errorf(api.CodeNotFound, "there is no such program").WithHint("install it")
-	for _, tc := range []struct {
-		image, program string
-		err            error
-		told           bool
-	}{
-		{"", "python:3.11", missing, true}, {"", "ghcr.io/a/b:1", missing, true}, {"host", "python:3.11", missing, false},
-		{"", "ubuntu", missing, true}, {"", "team/tool", missing, true}, {"", "./tool", missing, false}, {"", "/opt/tool:1", missing, false},
-		{"", "python3", missing, false}, {"", "a b:c", missing, false}, {"", "python:3.11", api.Invalid("x", "y"), false}, {"", "python:3.11", nil, false},
-	} {
-		err := sandbox.ImageMeant(tc.err, api.RunRequest{Spec: api.SandboxSpec{Image: tc.image}, Exec: api.ExecRequest{Argv: []string{tc.program}}})
-		if told := err != nil && strings.Contains(command.AsError(err).Hint, "--image "+tc.program); told != tc.told || (err == nil) != (tc.err == nil) {
-			t.Errorf("%+v: %v", tc, err)
-		}
-	}
-	if missing.Hint != "install it" {
-		t.Error("the error of somebody else was changed")
-	}
 }
 
 // TestImportOfADirectory: owners, modes and hard links are sent as they are.
@@ -200,41 +179,5 @@ func TestRunOfAnImage(t *testing.T) {
 	}
 	if got := runCLI(t, homeEnv(home), nil, nil, "create", "--json", "--image", "tool:1"); got.err != "" {
 		t.Errorf("create --json: %+v", got)
-	}
-}
-
-// TestPullView: a file gets a line for each thing that is done, and nothing
-// twice; a terminal is drawn again.
-func TestPullView(t *testing.T) {
-	const mib = 1 << 20
-	told := []api.PullProgress{
-		{Phase: api.PullResolve}, {Phase: api.PullResolve},
-		{Phase: api.PullDownload, Layer: someDigest, Bytes: mib / 2, TotalBytes: mib},
-		{Phase: api.PullDownload, Layer: someDigest, Bytes: mib, TotalBytes: mib},
-		{Phase: api.PullDownload, Layer: someDigest, Bytes: mib, TotalBytes: mib},
-		{Phase: api.PullUnpack, Layer: someDigest, Bytes: mib, TotalBytes: mib},
-		{Phase: api.PullUnpack, Layer: "\x1b[31mevil", Bytes: 1, TotalBytes: mib},
-		{Phase: api.PullDone},
-	}
-	var plain, screen bytes.Buffer
-	for _, v := range []*image.PullView{image.NewPullView(&plain, false), image.NewPullView(&screen, true)} {
-		for _, p := range told {
-			p.Image = "tool:1"
-			v.Tell(p)
-		}
-		v.Stop()
-	}
-	want := "tool:1: asking the registry\ntool:1: layer 0123456789ab fetched, 1 MiB\ntool:1: layer 0123456789ab unpacked\ntool:1: done\n"
-	if plain.String() != want {
-		t.Errorf("a file gets %q, want %q", plain.String(), want)
-	}
-	drawn := screen.String()
-	for _, want := range []string{"fetching 512 KiB of 1 MiB", "fetched, 1 MiB", "unpacked, 1 MiB", "\x1b[2A\r\x1b[J", "\x1b[3A\r\x1b[J"} {
-		if !strings.Contains(drawn, want) {
-			t.Errorf("a terminal does not get %q: %q", want, drawn)
-		}
-	}
-	if strings.Contains(drawn, "\x1b[31m") || !strings.HasSuffix(drawn, "\x1b[3A\r\x1b[J") {
-		t.Errorf("a terminal gets %q", drawn)
 	}
 }

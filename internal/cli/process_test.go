@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/cli/process"
 )
 
 func code(n int) *int { return &n }
@@ -45,7 +44,7 @@ func TestPs(t *testing.T) {
 	for range 12 {
 		f.processes = append(f.processes, api.Process{ExecID: "many", State: api.ProcessExited})
 	}
-	if got := do("ps", "-q", "box"); strings.Count(got.out, "many\n") != process.RecentlyEnded || !strings.Contains(got.out, "p-1\n") || strings.Contains(got.out, "p-4") {
+	if got := do("ps", "-q", "box"); strings.Count(got.out, "many\n") != 10 || !strings.Contains(got.out, "p-1\n") || strings.Contains(got.out, "p-4") {
 		t.Errorf("ps -q:\n%s", got.out)
 	}
 	if got := do("ps", "-q", "--all", "box"); strings.Count(got.out, "\n") != 18 {
@@ -58,18 +57,6 @@ func TestPs(t *testing.T) {
 	f.processes = nil
 	if got := do("ps", "--json", "box"); got.out != "{\"processes\":[]}\n" {
 		t.Errorf("ps --json of nothing: %+v", got)
-	}
-}
-
-func TestFit(t *testing.T) {
-	rows := [][]string{{"id", strings.Repeat("é", 40), strings.Repeat("b", 40)}, {"i", "short", ""}}
-	process.Fit([]string{"ID", "COMMAND", "LAST"}, rows, 60)
-	if got := rows[0][1] + "|" + rows[0][2]; got != strings.Repeat("é", 40)+"|"+strings.Repeat("b", 13)+"…" {
-		t.Errorf("at 60: %q", got)
-	}
-	process.Fit([]string{"ID", "COMMAND", "LAST"}, rows, 10)
-	if got := rows[0][1] + "|" + rows[0][2] + "|" + rows[1][1]; got != strings.Repeat("é", 11)+"…|"+strings.Repeat("b", 11)+"…|short" {
-		t.Errorf("at 10: %q", got)
 	}
 }
 

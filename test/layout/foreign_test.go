@@ -25,7 +25,7 @@ var foreignLine = regexp.MustCompile(`(?m)^\s*(?:` + strings.Join([]string{
 
 // foreignAllowed are files with source in strings, each with its reason.
 var foreignAllowed = map[string]string{
-	"internal/cli/shell.go": "one line without data in it chooses between the image's own shells",
+	"internal/cli/process/shell.go": "one line without data in it chooses between the image's own shells",
 }
 
 // isForeign reports whether text is source of another language: it begins like a

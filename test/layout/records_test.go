@@ -32,7 +32,7 @@ var renames = map[string]string{
 	"internal/engine/gvisor/executable.go":    "a copy of the program, which is verified and made again",
 	"internal/engine/hostrootfs/image.go":     "an unpacked image, synced",
 	"internal/engine/enginetest/":             "a program that tests run inside",
-	"internal/cli/cp.go":                      "a file that the user asked for",
+	"internal/cli/sandbox/cp.go":              "a file that the user asked for",
 }
 
 // Nothing but what is listed renames files, so that no record is written without

@@ -26,6 +26,7 @@ func AtMostOne(c *cobra.Command, args []string) error {
 	return nil
 }
 
+// CommandOf is the command after the name of a sandbox, without "--".
 func CommandOf(args []string) []string {
 	if len(args) > 1 && args[1] == "--" {
 		return args[2:]

@@ -58,7 +58,7 @@ type ServeOptions struct {
 	HostNames, Origins []string
 	// TLSCert and TLSKey are the files of a certificate and its key. Empty is no TLS.
 	TLSCert, TLSKey string
-	// Home is the daemon's home directory. Empty is that of the environment, or the default.
+	// Home is the daemon's home directory. Empty is the one in the environment, or the default.
 	Home string
 	// Config is the path of the operator's rules. Empty is no file.
 	Config string
@@ -118,6 +118,7 @@ const (
 	GroupHost    = "host"
 )
 
+// UnknownVerb refuses an argument of a command that has only subcommands, and suggests one.
 func UnknownVerb(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

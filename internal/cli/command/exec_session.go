@@ -152,7 +152,7 @@ func (t *ExecSession) pumpOutput() (*api.Result, error) {
 			return ev.Exit, nil
 		}
 		if err := t.out.Write(ev.Stream, ev.Data); err != nil {
-			// Nobody reads any more: end the command as a closed pipe would.
+			// The reader is gone: end the command as a closed pipe would.
 			_ = t.Stream.Signal("PIPE")
 			return nil, err
 		}
@@ -235,8 +235,8 @@ func OutputError(err error) error {
 	return fmt.Errorf("write output: %w", err)
 }
 
-// CopyOut writes what a daemon sends to standard output. An error of the daemon's is
-// told as it is.
+// CopyOut writes what a daemon sends to standard output. It returns the daemon's error
+// unchanged.
 func CopyOut(a *CLI, r io.Reader) error {
 	_, err := io.Copy(a.Stdio.Out, r)
 	if _, ok := errors.AsType[*api.Error](err); ok || err == nil {
@@ -259,6 +259,7 @@ func Explain(a *CLI, res *api.Result) {
 	}
 }
 
+// Because is a reason as the end of a sentence, or "".
 func Because(reason string) string {
 	if reason == "" {
 		return ""
@@ -319,6 +320,7 @@ func PassTerm(a *CLI, req *api.ExecRequest) {
 	}
 }
 
+// Register adds the flags.
 func (f *ExecFlags) Register(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.Interactive, "interactive", "i", false, "pass standard input on, also from a terminal")
 	flags.BoolVarP(&f.Tty, "tty", "t", false, "give the command a terminal")

@@ -33,6 +33,7 @@ var exitStatuses = map[api.Code]int{
 // to say has been said.
 type StatusError int
 
+// Error implements error.
 func (s StatusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // ExitStatus is the status for an error that a verb returned.

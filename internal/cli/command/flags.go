@@ -39,6 +39,7 @@ const PhaseUsage = "the phase of a program, such as `setup`, which selects the v
 // CharsFlag cuts the output of a result to what a model reads.
 type CharsFlag struct{ n int64 }
 
+// Register adds the flags.
 func (f *CharsFlag) Register(flags *pflag.FlagSet) {
 	flags.Int64Var(&f.n, "max-chars", 0, "with --json, cut the middle of each stream to `N` characters, for a model; "+strconv.Itoa(api.DefaultOutputChars)+" is usual (default no cut)")
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
+// AsErrorOrNil is AsError, and nil for nil.
 func AsErrorOrNil(err error) *api.Error {
 	if err == nil {
 		return nil

@@ -31,6 +31,7 @@ func ParseStates(names []string, all bool) ([]api.State, error) {
 	return states, nil
 }
 
+// List prints sandboxes.
 func List(ctx context.Context, a *CLI, conn *Connection, o api.ListOptions, quiet bool) error {
 	list := api.SandboxList{Sandboxes: []api.Sandbox{}}
 	for sb, err := range conn.ListAll(ctx, o) {

@@ -15,11 +15,13 @@ type NamingFlags struct {
 	identity []string
 }
 
+// Register adds the flags.
 func (f *NamingFlags) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.template, "name-template", "", "the sandbox's name with variables, a `TEMPLATE` such as "+api.DefaultNameTemplate+" (default the operator's, or that one)")
 	flags.StringArrayVar(&f.identity, "identity", nil, "the identity for the name template, `NAME=VALUE`: launcher_type, launcher_id, sender_id, query_id or your own variable (repeatable)")
 }
 
+// Naming is what the flags say.
 func (f *NamingFlags) Naming() (api.Naming, error) {
 	n := api.Naming{NameTemplate: f.template}
 	if err := CheckText("name_template", f.template); err != nil || len(f.identity) == 0 {

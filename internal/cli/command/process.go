@@ -14,6 +14,7 @@ import (
 // ProcessRef is a process as it is named on the command line.
 type ProcessRef struct{ Sandbox, Process string }
 
+// String is SANDBOX PROCESS.
 func (r ProcessRef) String() string { return r.Sandbox + " " + r.Process }
 
 // ProcessArg reads SANDBOX PROCESS or SANDBOX/PROCESS; the process is empty

@@ -8,7 +8,7 @@ import (
 )
 
 // since is where a log or a list of events begins: at a number, or at a time.
-// What is not set is nil or zero.
+// A field that is not set is nil or zero.
 type since struct {
 	Number *int64
 	Time   time.Time

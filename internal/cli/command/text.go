@@ -35,6 +35,7 @@ func HostPort(name string, port int) string {
 	return net.JoinHostPort(name, strconv.Itoa(port))
 }
 
+// OrDash is s, or "-" if it is empty.
 func OrDash(s string) string {
 	if strings.TrimSpace(s) == "" {
 		return "-"

@@ -20,6 +20,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
+// AuditCommand is "cloche audit".
 func AuditCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit",

@@ -10,6 +10,7 @@ import (
 // usualBoxPort is the one that LangBot looks for.
 const usualBoxPort = 5410
 
+// BoxCommand is "cloche box".
 func BoxCommand(a *command.CLI) *cobra.Command {
 	var o command.BoxOptions
 	var stdio bool

@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// ConfigCommand is "cloche config".
 func ConfigCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "config",

@@ -13,6 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
+// DoctorCommand is "cloche doctor".
 func DoctorCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",

@@ -26,6 +26,7 @@ func eventKinds() []string {
 	return names
 }
 
+// EventsCommand is "cloche events".
 func EventsCommand(a *command.CLI) *cobra.Command {
 	var kinds []string
 	var from, endpoint string
@@ -61,7 +62,7 @@ it.`,
 			}
 			o.Endpoint = endpoint
 			var err error
-			if o.Kinds, err = ParseKinds(kinds); err != nil {
+			if o.Kinds, err = parseKinds(kinds); err != nil {
 				return err
 			}
 			var after time.Time
@@ -80,8 +81,8 @@ it.`,
 	return c
 }
 
-// ParseKinds reads kinds, and the beginnings of kinds before their dot.
-func ParseKinds(names []string) ([]api.EventKind, error) {
+// parseKinds reads kinds, and the beginnings of kinds before their dot.
+func parseKinds(names []string) ([]api.EventKind, error) {
 	known := eventKinds()
 	var kinds []api.EventKind
 	for _, n := range names {

@@ -13,6 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
+// KeyCommand is "cloche key".
 func KeyCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "key",

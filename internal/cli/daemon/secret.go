@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// SecretCommand is "cloche secret".
 func SecretCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "secret",
@@ -67,16 +68,4 @@ func secretRow(s api.Secret) []string {
 		}
 	}
 	return row
-}
-
-// ParseSecret reads NAME[=ENV][:MODE].
-func ParseSecret(text string) (api.SecretUse, error) {
-	rest, mode, moded := strings.Cut(text, ":")
-	name, env, named := strings.Cut(rest, "=")
-	use := api.SecretUse{Name: name, Env: env, Mode: api.SecretMode(mode)}
-	if name == "" || named && env == "" || moded && use.Mode != api.SecretPlaceholder && use.Mode != api.SecretEnv {
-		return use, api.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", command.Clip(text)).
-			WithHint("name a secret that \"cloche secret ls\" lists, the variable for it and %s or %s: openai=OPENAI_API_KEY:%s", api.SecretPlaceholder, api.SecretEnv, api.SecretPlaceholder)
-	}
-	return use, command.CheckText("secrets", text)
 }

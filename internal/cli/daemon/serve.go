@@ -8,6 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// ServeCommand is "cloche serve".
 func ServeCommand(a *command.CLI) *cobra.Command {
 	var o command.ServeOptions
 	c := &cobra.Command{

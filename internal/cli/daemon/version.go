@@ -20,6 +20,7 @@ type Versions struct {
 	Daemon string `json:"daemon,omitempty"`
 }
 
+// VersionCommand is "cloche version".
 func VersionCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
@@ -35,6 +36,7 @@ func VersionCommand(a *command.CLI) *cobra.Command {
 	}
 }
 
+// PrintVersion prints the versions of the program and of the API.
 func PrintVersion(a *command.CLI, v Versions) error {
 	if a.JSON {
 		return a.PrintJSON(v)

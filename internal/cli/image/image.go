@@ -15,7 +15,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-func ImageCommand(a *command.CLI) *cobra.Command {
+// Command is "cloche image".
+func Command(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "image",
 		Short: "Manage images",
@@ -28,13 +29,14 @@ Without a daemon, these commands use the home directly.`,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
-		ImageListCommand(a), ImagePullCommand(a), imageImportCommand(a), imageBuildCommand(a), imageInspectCommand(a),
-		ImageRemoveCommand(a), imagePruneCommand(a),
+		ListCommand(a), PullCommand(a), imageImportCommand(a), imageBuildCommand(a), imageInspectCommand(a),
+		RemoveCommand(a), imagePruneCommand(a),
 	)
 	return c
 }
 
-func ImageListCommand(a *command.CLI) *cobra.Command {
+// ListCommand is "cloche image ls".
+func ListCommand(a *command.CLI) *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use:        "ls [flags]",
@@ -116,7 +118,8 @@ func usedAgo(im api.Image) string {
 	return command.FormatAge(time.Since(*im.UsedAt))
 }
 
-func ImagePullCommand(a *command.CLI) *cobra.Command {
+// PullCommand is "cloche image pull".
+func PullCommand(a *command.CLI) *cobra.Command {
 	var req api.PullRequest
 	var quiet bool
 	c := &cobra.Command{
@@ -195,7 +198,8 @@ omitted.`,
 	}
 }
 
-func ImageRemoveCommand(a *command.CLI) *cobra.Command {
+// RemoveCommand is "cloche image rm".
+func RemoveCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:        "rm IMAGE...",
 		Aliases:    []string{"remove", "delete"},

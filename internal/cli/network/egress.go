@@ -16,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
+// EgressCommand is "cloche egress".
 func EgressCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "egress",

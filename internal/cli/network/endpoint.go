@@ -120,6 +120,7 @@ func endpointOption(e *api.Endpoint, option string) string {
 	return ""
 }
 
+// ParseEndpoints parses the values of --endpoint.
 func ParseEndpoints(texts []string) ([]api.Endpoint, error) {
 	var out []api.Endpoint
 	for _, text := range texts {
@@ -132,6 +133,7 @@ func ParseEndpoints(texts []string) ([]api.Endpoint, error) {
 	return out, nil
 }
 
+// EndpointCommand is "cloche endpoint".
 func EndpointCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "endpoint",

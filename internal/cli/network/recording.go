@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
+// RecordingCommand is "cloche recording".
 func RecordingCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "recording",

@@ -19,7 +19,8 @@ import (
 // MaxPolicyFile is more than any policy file may have.
 const MaxPolicyFile = 2 << 20
 
-func PolicyCommand(a *command.CLI) *cobra.Command {
+// Command is "cloche policy".
+func Command(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Check and explain the policy",

@@ -7,6 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// AttachCommand is "cloche attach".
 func AttachCommand(a *command.CLI) *cobra.Command {
 	var f command.AttachFlags
 	var since int64

@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/network"
 )
 
+// ExecCommand is "cloche exec".
 func ExecCommand(a *command.CLI) *cobra.Command {
 	var at command.ExecFlags
 	var env, envFiles, waits []string
@@ -145,7 +146,7 @@ func CollectStdin(a *command.CLI, f command.ExecFlags) (api.Bytes, error) {
 	return data, nil
 }
 
-// result waits for a streamed command and reports how it ended.
+// RunResult waits for a streamed command and reports how it ended.
 func RunResult(a *command.CLI, t *command.ExecSession, quiet bool) error {
 	res, err := t.Run()
 	if err != nil {

@@ -26,6 +26,7 @@ type forward struct {
 	listener net.Listener
 }
 
+// PortForwardCommand is "cloche port-forward".
 func PortForwardCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "port-forward SANDBOX [LOCAL:]REMOTE...",
@@ -41,7 +42,7 @@ addresses are printed. It runs until it is interrupted, with status 0.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var pairs [][2]int
 			for _, text := range args[1:] {
-				local, remote, err := ParsePorts(text)
+				local, remote, err := parsePorts(text)
 				if err != nil {
 					return err
 				}
@@ -62,8 +63,8 @@ func forwardArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// ParsePorts reads LOCAL:REMOTE or REMOTE.
-func ParsePorts(s string) (local, remote int, err error) {
+// parsePorts reads LOCAL:REMOTE or REMOTE.
+func parsePorts(s string) (local, remote int, err error) {
 	l, r, two := strings.Cut(s, ":")
 	if !two {
 		l, r = s, s

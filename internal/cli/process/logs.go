@@ -21,6 +21,7 @@ type logFlags struct {
 	tail               int
 }
 
+// LogsCommand is "cloche logs".
 func LogsCommand(a *command.CLI) *cobra.Command {
 	var f logFlags
 	c := &cobra.Command{

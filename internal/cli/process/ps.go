@@ -16,9 +16,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// RecentlyEnded is how many processes that have ended ps shows without --all.
-const RecentlyEnded = 10
+// recentlyEnded is how many processes that have ended ps shows without --all.
+const recentlyEnded = 10
 
+// PsCommand is "cloche ps".
 func PsCommand(a *command.CLI) *cobra.Command {
 	var all, quiet bool
 	c := &cobra.Command{
@@ -67,7 +68,7 @@ Without SANDBOX it lists the sandboxes, as "cloche ls" does.`,
 func listProcesses(a *command.CLI, all []api.Process, every, quiet bool) error {
 	list := all
 	if !every {
-		list = withoutOld(all, RecentlyEnded)
+		list = withoutOld(all, recentlyEnded)
 	}
 	switch {
 	case a.JSON:
@@ -85,7 +86,7 @@ func listProcesses(a *command.CLI, all []api.Process, every, quiet bool) error {
 	}
 	if f, ok := command.TerminalOf(a.Stdio.Out); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-			Fit(header, rows, width)
+			fit(header, rows, width)
 		}
 	}
 	if err := command.WriteTable(a.Stdio.Out, header, rows); err != nil {
@@ -139,9 +140,9 @@ func processRow(p api.Process, now time.Time) []string {
 // narrowest is what is left of a column that is cut.
 const narrowest = 12
 
-// Fit cuts the last two columns so that a row is one line of a terminal, as far
+// fit cuts the last two columns so that a row is one line of a terminal, as far
 // as that is possible.
-func Fit(header []string, rows [][]string, width int) {
+func fit(header []string, rows [][]string, width int) {
 	widths := make([]int, len(header))
 	for _, row := range append([][]string{header}, rows...) {
 		for i, cell := range row {

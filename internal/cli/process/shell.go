@@ -9,6 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// ShellCommand is "cloche shell".
 func ShellCommand(a *command.CLI) *cobra.Command {
 	var keys string
 	var who command.NamingFlags

@@ -20,6 +20,7 @@ type signalled struct {
 	Signal  string `json:"signal"`
 }
 
+// SignalCommand is "cloche signal".
 func SignalCommand(a *command.CLI) *cobra.Command {
 	var scope string
 	c := &cobra.Command{

@@ -26,6 +26,7 @@ type startFlags struct {
 	who                              command.NamingFlags
 }
 
+// StartCommand is "cloche start".
 func StartCommand(a *command.CLI) *cobra.Command {
 	var f startFlags
 	c := &cobra.Command{

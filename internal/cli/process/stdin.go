@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// StdinCommand is "cloche stdin".
 func StdinCommand(a *command.CLI) *cobra.Command {
 	var end bool
 	c := &cobra.Command{

@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// WaitCommand is "cloche wait".
 func WaitCommand(a *command.CLI) *cobra.Command {
 	var ready bool
 	var timeout string

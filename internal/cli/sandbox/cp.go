@@ -27,6 +27,7 @@ const defaultMaxCopy = 16 << 30
 // maxLinks is how many symlinks in a row are followed.
 const maxLinks = 40
 
+// CpCommand is "cloche cp".
 func CpCommand(a *command.CLI) *cobra.Command {
 	var maxSize string
 	var o tarFlags

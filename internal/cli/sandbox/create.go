@@ -13,6 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
+// CreateCommand is "cloche create".
 func CreateCommand(a *command.CLI) *cobra.Command {
 	var f SpecFlags
 	var count int

@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/image"
 )
 
+// HoldCommand is "cloche hold".
 func HoldCommand(a *command.CLI) *cobra.Command {
 	var f SpecFlags
 	c := &cobra.Command{
@@ -56,7 +57,7 @@ func hold(ctx context.Context, a *command.CLI, conn *command.Connection, spec ap
 	}
 	select {
 	case <-ctx.Done():
-	case <-EndOf(a.Stdio.In):
+	case <-endOf(a.Stdio.In):
 	case <-held.Done():
 		if ctx.Err() == nil {
 			return held.Err()
@@ -65,10 +66,10 @@ func hold(ctx context.Context, a *command.CLI, conn *command.Connection, spec ap
 	return nil
 }
 
-// EndOf returns a channel that is closed when an input ends that another process holds open.
+// endOf returns a channel that is closed when an input ends that another process holds open.
 // Terminals and files are excluded: a background process that reads a terminal is stopped, and
 // /dev/null has always ended.
-func EndOf(in io.Reader) <-chan struct{} {
+func endOf(in io.Reader) <-chan struct{} {
 	if in == nil {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// InspectCommand is "cloche inspect".
 func InspectCommand(a *command.CLI) *cobra.Command {
 	var processes bool
 	c := &cobra.Command{

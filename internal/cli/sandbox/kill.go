@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// KillCommand is "cloche kill".
 func KillCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kill SANDBOX[/PROCESS]...",

@@ -9,6 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// LsCommand is "cloche ls".
 func LsCommand(a *command.CLI) *cobra.Command {
 	var labels, states []string
 	var quiet, all bool

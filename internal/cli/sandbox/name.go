@@ -13,6 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
+// NameCommand is "cloche name".
 func NameCommand(a *command.CLI) *cobra.Command {
 	var f command.NamingFlags
 	c := &cobra.Command{
@@ -48,6 +49,7 @@ with "-" for the sandbox; other commands take the name.`,
 	return c
 }
 
+// InfoCommand is "cloche info".
 func InfoCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "info",

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// PauseCommand is "cloche pause".
 func PauseCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pause SANDBOX...",
@@ -27,6 +28,7 @@ idle time and the timeouts of its processes are paused too; its lifetime isn't.`
 	}
 }
 
+// ResumeCommand is "cloche resume".
 func ResumeCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:               "resume SANDBOX...",
@@ -45,6 +47,7 @@ func ResumeCommand(a *command.CLI) *cobra.Command {
 	}
 }
 
+// HeartbeatCommand is "cloche heartbeat".
 func HeartbeatCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "heartbeat SANDBOX...",
@@ -63,6 +66,7 @@ process inside. It doesn't renew a lifetime (--lifetime); see "cloche extend".`,
 	}
 }
 
+// ExtendCommand is "cloche extend".
 func ExtendCommand(a *command.CLI) *cobra.Command {
 	var text string
 	c := &cobra.Command{

@@ -13,6 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
+// RmCommand is "cloche rm".
 func RmCommand(a *command.CLI) *cobra.Command {
 	var force bool
 	var labels []string

@@ -21,6 +21,7 @@ func checkRunArgv(image string, args []string) error {
 	return command.CheckArgv(args)
 }
 
+// RunCommand is "cloche run".
 func RunCommand(a *command.CLI) *cobra.Command {
 	var f SpecFlags
 	var at command.ExecFlags
@@ -82,9 +83,9 @@ and how the command ended. Input is then passed on only with -i.`,
 				}
 				ctx, cancel := command.Interruptible(c.Context())
 				defer cancel()
-				return ImageMeant(runDetached(ctx, a, req, at), req)
+				return imageMeant(runDetached(ctx, a, req, at), req)
 			}
-			return ImageMeant(run(c.Context(), a, req, at), req)
+			return imageMeant(run(c.Context(), a, req, at), req)
 		},
 	}
 	c.Flags().SetInterspersed(false)
@@ -98,9 +99,9 @@ and how the command ended. Input is then passed on only with -i.`,
 	return c
 }
 
-// ImageMeant tells who wrote a reference where the command stands, as other
+// imageMeant tells who wrote a reference where the command stands, as other
 // programs have it, how an image is given.
-func ImageMeant(err error, req api.RunRequest) error {
+func imageMeant(err error, req api.RunRequest) error {
 	if err == nil || req.Spec.Image != "" || len(req.Exec.Argv) == 0 {
 		return err
 	}

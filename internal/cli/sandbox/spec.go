@@ -4,13 +4,13 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive/localdir"
 	"github.com/cloche-dev/cloche/internal/cli/command"
-	"github.com/cloche-dev/cloche/internal/cli/daemon"
 	"github.com/cloche-dev/cloche/internal/cli/network"
 	"github.com/cloche-dev/cloche/internal/cli/skill"
 	"github.com/cloche-dev/cloche/internal/cli/workspace"
@@ -45,6 +45,7 @@ type SpecFlags struct {
 	docker                            dockerFlags
 }
 
+// Register adds the flags.
 func (f *SpecFlags) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.name, "name", "", "the sandbox's `NAME`; the daemon chooses one when it is not given")
 	f.naming.Register(flags)
@@ -118,7 +119,7 @@ func (f *SpecFlags) Spec(set func(string) bool, abs command.Absolute, lookup fun
 		return s, err
 	}
 	for _, text := range f.secrets {
-		use, err := daemon.ParseSecret(text)
+		use, err := parseSecret(text)
 		if err != nil {
 			return s, err
 		}
@@ -268,4 +269,16 @@ func readFlagFile(src string, left int64) (api.File, error) {
 		file.Mode = uint32(info.Mode().Perm())
 	}
 	return file, nil
+}
+
+// parseSecret reads NAME[=ENV][:MODE].
+func parseSecret(text string) (api.SecretUse, error) {
+	rest, mode, moded := strings.Cut(text, ":")
+	name, env, named := strings.Cut(rest, "=")
+	use := api.SecretUse{Name: name, Env: env, Mode: api.SecretMode(mode)}
+	if name == "" || named && env == "" || moded && use.Mode != api.SecretPlaceholder && use.Mode != api.SecretEnv {
+		return use, api.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", command.Clip(text)).
+			WithHint("name a secret that \"cloche secret ls\" lists, the variable for it and %s or %s: openai=OPENAI_API_KEY:%s", api.SecretPlaceholder, api.SecretEnv, api.SecretPlaceholder)
+	}
+	return use, command.CheckText("secrets", text)
 }

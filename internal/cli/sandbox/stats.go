@@ -32,6 +32,7 @@ type statsList struct {
 	Stats []statsRow `json:"stats"`
 }
 
+// StatsCommand is "cloche stats".
 func StatsCommand(a *command.CLI) *cobra.Command {
 	var once, all bool
 	c := &cobra.Command{
@@ -127,14 +128,14 @@ func (s *statsView) measure(ctx context.Context) ([]statsRow, error) {
 			return nil, errs[i]
 		}
 		seen[st.Sandbox] = st
-		rows = append(rows, statsRow{st, CpuPercent(s.last[st.Sandbox], st)})
+		rows = append(rows, statsRow{st, cpuPercent(s.last[st.Sandbox], st)})
 	}
 	s.last = seen
 	return rows, nil
 }
 
-// CpuPercent is the share of one core between two measurements; nil is not known.
-func CpuPercent(before, after api.SandboxStats) *float64 {
+// cpuPercent is the share of one core between two measurements; nil is not known.
+func cpuPercent(before, after api.SandboxStats) *float64 {
 	past := after.ObservedAt.Sub(before.ObservedAt)
 	if before.CPUMS == nil || after.CPUMS == nil || past <= 0 || *after.CPUMS < *before.CPUMS {
 		return nil

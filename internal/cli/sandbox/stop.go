@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// StopCommand is "cloche stop".
 func StopCommand(a *command.CLI) *cobra.Command {
 	var grace string
 	c := &cobra.Command{

@@ -29,6 +29,7 @@ func (f *toolFlags) place(path string) (api.ToolPlace, error) {
 	return at, err
 }
 
+// ToolCommand is "cloche tool".
 func ToolCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tool",

@@ -24,7 +24,8 @@ const maxInstructions = 1<<20 + 1
 
 const SkillUsage = "one of your skills, `NAME[:ro|rw]`, at .skills/NAME below the workspace; * is all of them (repeatable)"
 
-func SkillCommand(a *command.CLI) *cobra.Command {
+// Command is "cloche skill".
+func Command(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "skill",
 		Short: "Manage skills: instructions and files for agents",

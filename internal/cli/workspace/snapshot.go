@@ -13,6 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
+// SnapshotCommand is "cloche snapshot".
 func SnapshotCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
@@ -156,6 +157,7 @@ files.`,
 	}
 }
 
+// DiffCommand is "cloche diff".
 func DiffCommand(a *command.CLI) *cobra.Command {
 	var root, summary bool
 	c := &cobra.Command{
@@ -238,6 +240,7 @@ func printCounts(a *command.CLI, d api.Diff) error {
 	return err
 }
 
+// CommitCommand is "cloche commit".
 func CommitCommand(a *command.CLI) *cobra.Command {
 	return settleCommand(a, "commit", "Commit the changes of a layered workspace", `Move a sandbox's changes into its workspace. The sandbox must have been created
 with --layered and have ended; --stop ends it first. A commit that has started
@@ -246,6 +249,7 @@ is completed, also after a crash of the daemon.`, func(ctx context.Context, conn
 	})
 }
 
+// RollbackCommand is "cloche rollback".
 func RollbackCommand(a *command.CLI) *cobra.Command {
 	return settleCommand(a, "rollback", "Discard the changes of a layered workspace", `Discard a sandbox's changes to its workspace. The sandbox must have been created
 with --layered and have ended; --stop ends it first. "cloche rm" discards them

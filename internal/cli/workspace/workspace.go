@@ -22,6 +22,7 @@ type WorkspaceFlags struct {
 	drop               bool
 }
 
+// Register adds the flags.
 func (f *WorkspaceFlags) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.which, "workspace", "", "the workspace, `NAME|DIR[:PATH][:ro]`: a named workspace, or a directory of this machine (with a slash or a leading dot)")
 	flags.StringVar(&f.size, "workspace-size", "", "limit of the workspace, a `SIZE` such as 1GiB; writes beyond it fail (default for a private one: its part of --disk)")
@@ -68,7 +69,8 @@ func bounds(set func(string) bool, sizeFlag, size, inodesFlag string, inodes int
 	return bytes, inodes, nil
 }
 
-func WorkspaceCommand(a *command.CLI) *cobra.Command {
+// Command is "cloche workspace".
+func Command(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "workspace",
 		Short: "Manage named workspaces",

@@ -17,6 +17,7 @@ type EgressFlags struct {
 	ask                   bool
 }
 
+// Register adds the flags.
 func (f *EgressFlags) Register(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.allow, "allow", nil, "allow connections by a `RULE` such as pypi.org, \"*.example.com\", db.example.com:5432 or @npm; several with commas (repeatable)")
 	flags.StringArrayVar(&f.deny, "deny", nil, "deny connections by a `RULE`, whatever is allowed (repeatable)")

@@ -10,10 +10,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// PullView tells of a pull: at a terminal with a line for each layer that is
+// pullView tells of a pull: at a terminal with a line for each layer that is
 // drawn again as it goes on, elsewhere with a line for each thing that is done.
 // It is for one goroutine.
-type PullView struct {
+type pullView struct {
 	w      io.Writer
 	redraw bool
 	image  string
@@ -31,12 +31,12 @@ type layerView struct {
 // maxLayerLines are drawn; a screen holds no more.
 const maxLayerLines = 16
 
-func NewPullView(w io.Writer, redraw bool) *PullView {
-	return &PullView{w: w, redraw: redraw, layers: map[string]*layerView{}}
+func newPullView(w io.Writer, redraw bool) *pullView {
+	return &pullView{w: w, redraw: redraw, layers: map[string]*layerView{}}
 }
 
 // Tell takes what the daemon said.
-func (v *PullView) Tell(p api.PullProgress) {
+func (v *pullView) Tell(p api.PullProgress) {
 	v.image = p.Image
 	if p.Layer == "" {
 		if s := phaseText(p.Phase); s != v.state {
@@ -87,14 +87,14 @@ func phaseText(p api.PullPhase) string {
 }
 
 // plain writes a line where nothing is drawn again.
-func (v *PullView) plain(format string, args ...any) {
+func (v *pullView) plain(format string, args ...any) {
 	if !v.redraw {
 		fmt.Fprintf(v.w, "%s\n", terminal.Printable(fmt.Sprintf(format, args...)))
 	}
 }
 
 // draw writes the lines anew over the old ones.
-func (v *PullView) draw() {
+func (v *pullView) draw() {
 	if !v.redraw {
 		return
 	}
@@ -115,7 +115,7 @@ func (v *PullView) draw() {
 }
 
 // rewind goes back to the first line and clears from there.
-func (v *PullView) rewind(b *strings.Builder) {
+func (v *pullView) rewind(b *strings.Builder) {
 	if v.drawn > 0 {
 		fmt.Fprintf(b, "\x1b[%dA\r\x1b[J", v.drawn)
 	}
@@ -123,7 +123,7 @@ func (v *PullView) rewind(b *strings.Builder) {
 }
 
 // Stop takes the drawing away.
-func (v *PullView) Stop() {
+func (v *pullView) Stop() {
 	var b strings.Builder
 	v.rewind(&b)
 	_, _ = io.WriteString(v.w, b.String())
@@ -157,7 +157,7 @@ type createView struct {
 	what  string
 	quiet bool
 	p     *command.Progress
-	pull  *PullView
+	pull  *pullView
 }
 
 // WatchCreate begins; quiet tells nothing.
@@ -189,7 +189,7 @@ func (v *createView) Pulling(p api.PullProgress) {
 	}
 	if v.pull == nil {
 		v.p.Stop()
-		v.pull = NewPullView(v.app.Stdio.Err, v.app.ShowProgress())
+		v.pull = newPullView(v.app.Stdio.Err, v.app.ShowProgress())
 	}
 	v.pull.Tell(p)
 }

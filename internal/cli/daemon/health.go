@@ -12,6 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 )
 
+// ErrorsCommand is "cloche errors".
 func ErrorsCommand(a *command.CLI) *cobra.Command {
 	var o api.ErrorOptions
 	c := &cobra.Command{
@@ -55,6 +56,7 @@ fails isn't an error.`,
 	return c
 }
 
+// GuidanceCommand is "cloche guidance".
 func GuidanceCommand(a *command.CLI) *cobra.Command {
 	var o api.GuidanceOptions
 	c := &cobra.Command{
@@ -91,6 +93,7 @@ describes SANDBOX, or a sandbox as it would be created for you.`,
 	return c
 }
 
+// StatusCommand is "cloche status".
 func StatusCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",

@@ -1,0 +1,2 @@
+// Package skill has the commands of skills.
+package skill
