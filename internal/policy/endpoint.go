@@ -401,7 +401,7 @@ func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Cal
 	}
 	for _, header := range slices.Sorted(maps.Keys(e.HTTP.SecretHeaders)) {
 		name := e.HTTP.SecretHeaders[header]
-		i := slices.IndexFunc(rules.Secrets, func(r SecretRule) bool { return r.Name == name && r.isFor(caller) })
+		i := slices.IndexFunc(rules.Secrets, func(r SecretRule) bool { return r.Name == name && secretIsFor(r, caller) })
 		if i < 0 || len(rules.Secrets[i].Profiles) > 0 && !slices.Contains(rules.Secrets[i].Profiles, profile) {
 			return denied("secrets", field, "there is no secret %s that this caller may use in such a sandbox", show(name)).
 				WithHint("`cloche secret ls` lists those that there are")
@@ -411,7 +411,7 @@ func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Cal
 			return denied(keyed("secrets", name)+".headers", field, "secret %s is not for the header %s", show(name), show(header)).
 				WithHint("it is for %s", strings.Join(r.Headers, ", "))
 		}
-		if !r.goesTo(e.Target, caller) {
+		if !secretGoesTo(r, e.Target, caller) {
 			return denied(keyed("secrets", name)+".hosts", field, "secret %s may not go to %s", show(name), show(e.Target)).
 				WithHint("it may go to %s; one for a service of this machine is the operator's to use", strings.Join(r.canonicalHosts(), ", "))
 		}
@@ -422,7 +422,7 @@ func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Cal
 // goesTo reports whether a secret can be sent to a target. Only the operator can send it to a
 // target without a name of its own, such as an address of this machine. A target that a client
 // serves gets none.
-func (r SecretRule) goesTo(target string, caller Caller) bool {
+func secretGoesTo(r SecretRule, target string, caller Caller) bool {
 	t, wrong := parseTarget(target)
 	if wrong == "" && t.isSocket() {
 		return caller.Operator

@@ -392,7 +392,7 @@ func (d *decision) namedRoots() []string {
 	if d.allNamed == nil {
 		d.allNamed = make([]string, len(d.rules.Mounts))
 		for i := range d.rules.Mounts {
-			if m := &d.rules.Mounts[i]; m.grants(&d.caller) {
+			if m := &d.rules.Mounts[i]; mountGrants(m, &d.caller) {
 				if root := d.cleanRule(m.Root); strings.HasPrefix(root, "/") {
 					d.allNamed[i] = root
 				}
@@ -419,7 +419,7 @@ func (d *decision) realRoots() []string {
 	return d.allReal
 }
 
-func (m *MountRule) grants(c *Caller) bool {
+func mountGrants(m *MountRule, c *Caller) bool {
 	return m.Root != "" && (len(m.Tenants) == 0 || slices.Contains(m.Tenants, c.Tenant))
 }
 

@@ -17,7 +17,7 @@ func InfoOf(caller Caller, rules Rules) api.Info {
 		Profiles: profiles, DefaultProfile: cmp.Or(rules.Defaults.Profile, api.DefaultProfile),
 		Limits: api.InfoLimits{
 			NameBytes: api.MaxNameLen, ArgvBytes: maxArgvBytes, StdinBytes: maxStdin, OutputBytes: api.MaxMaxOutput,
-			Sandboxes: rules.quota(caller.Tenant).Tenant,
+			Sandboxes: quotaOf(rules, caller.Tenant).Tenant,
 		},
 	}
 	if rate, ok := RateOf(caller, rules); ok {

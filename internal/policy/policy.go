@@ -243,7 +243,7 @@ func (d *decision) finish(done func(step string, err *api.Error)) (Permit, *api.
 		image:      d.image,
 		cwdOpen:    d.cwdOpen,
 		secrets:    d.secrets,
-		quota:      d.rules.quota(d.caller.Tenant),
+		quota:      quotaOf(d.rules, d.caller.Tenant),
 		egress:     d.egress,
 		first:      d.first,
 		endpoints:  d.endpoints,
@@ -296,5 +296,5 @@ func checkEnabled(d *decision) *api.Error {
 }
 
 func checkQuota(d *decision) *api.Error {
-	return d.rules.quota(d.caller.Tenant).check(d.facts.LiveTenant, d.facts.Live, d.caller.Operator)
+	return quotaOf(d.rules, d.caller.Tenant).check(d.facts.LiveTenant, d.facts.Live, d.caller.Operator)
 }

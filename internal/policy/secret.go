@@ -91,7 +91,7 @@ func (p Permit) Secrets() []SecretGrant { return slices.Clone(p.secrets) }
 func SecretsOf(caller Caller, rules Rules) []api.Secret {
 	out := []api.Secret{}
 	for _, r := range rules.Secrets {
-		if !r.isFor(caller) {
+		if !secretIsFor(r, caller) {
 			continue
 		}
 		s := api.Secret{Name: r.Name, Hosts: r.canonicalHosts(), Modes: r.modes(), Headers: slices.Clone(r.Headers), Query: r.Query}
@@ -114,7 +114,7 @@ func (r SecretRule) canonicalHosts() []string {
 	return out
 }
 
-func (r SecretRule) isFor(c Caller) bool {
+func secretIsFor(r SecretRule, c Caller) bool {
 	return c.Operator || len(r.Tenants) == 0 || slices.Contains(r.Tenants, c.Tenant)
 }
 
@@ -160,7 +160,7 @@ func (d *decision) secretRule(field, name string) (SecretRule, *api.Error) {
 	if !api.ValidName(name) {
 		return SecretRule{}, api.Invalid(field+".name", "secret name %s is not valid", show(name)).WithHint("%s", nameHint())
 	}
-	i := slices.IndexFunc(d.rules.Secrets, func(r SecretRule) bool { return r.Name == name && r.isFor(d.caller) })
+	i := slices.IndexFunc(d.rules.Secrets, func(r SecretRule) bool { return r.Name == name && secretIsFor(r, d.caller) })
 	if i < 0 {
 		return SecretRule{}, denied("secrets", field+".name", "there is no secret %s that this caller may use", show(name)).
 			WithHint("`cloche secret ls` lists those that there are; the smallest rule that would allow it is `secrets: [{name: %s, from: {…}, hosts: […], tenants: [%s]}]`",

@@ -83,7 +83,7 @@ func tooMany(rule, format string, args ...any) *api.Error {
 }
 
 // quota returns the maximum number of live sandboxes.
-func (r Rules) quota(tenant string) Quota {
+func quotaOf(r Rules, tenant string) Quota {
 	n, rule := limitFor(r, tenant, r.MaxSandboxesPerTenant, "max_sandboxes_per_tenant", "max_sandboxes", func(t TenantRule) *int { return t.MaxSandboxes })
 	return Quota{Total: max(r.MaxSandboxes, 0), Tenant: max(n, 0), rule: rule}
 }
