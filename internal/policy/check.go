@@ -18,17 +18,11 @@ const (
 	maxLabelKey   = 64
 	maxLabelValue = 256
 	maxEnvVars    = 4096
-	maxEnvName    = 256
 	maxExecString = 128<<10 - 1
 	maxEnvBytes   = 1 << 20
-	maxImageName  = 512
 	maxUserName   = 32
 	maxID         = 1<<32 - 2 // the last one means "no id" to the kernel
 )
-
-func nameHint() string {
-	return "use 1 to " + strconv.Itoa(api.MaxNameLen) + " of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
-}
 
 func checkLabels(d *decision) *api.Error {
 	if n := len(d.spec.Labels); n > maxLabels {
@@ -65,10 +59,6 @@ func validLabelKey(s string) bool {
 		}
 	}
 	return true
-}
-
-func alnum(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
 func checkEnv(d *decision) *api.Error { return validEnv("env", d.spec.Env) }

@@ -3,8 +3,6 @@ package policy
 import "github.com/cloche-dev/cloche/api"
 
 const (
-	// leastRoot is the minimum share of limits.disk_bytes for a writable root.
-	leastRoot = mib
 	// diskBlock is the unit in which limits.disk_bytes is divided.
 	diskBlock = 4096
 )

@@ -55,18 +55,6 @@ type TemporaryRule struct {
 	Held bool `json:"held,omitempty"`
 }
 
-// EgressUpstream is an HTTP proxy that gets CONNECT requests by name.
-type EgressUpstream struct {
-	// Address is HOST:PORT.
-	Address string `json:"address"`
-	// TLS means that the connection to the proxy itself uses TLS.
-	TLS bool `json:"tls,omitempty"`
-	// Except lists names with direct connections; a name with a leading dot includes all names
-	// below it. ExceptAddrs is the same for addresses.
-	Except      []string       `json:"except,omitempty"`
-	ExceptAddrs []netip.Prefix `json:"except_addrs,omitempty"`
-}
-
 // RulesAt returns the rules in force at a time.
 func (g EgressGrant) RulesAt(now time.Time) []rule.Rule {
 	out := slices.Clone(g.Rules)
@@ -206,7 +194,6 @@ const (
 	maxEgressRequests = 128
 	maxEgressParts    = 64
 
-	fieldEgress   = "egress"
 	operatorsDeny = "egress.deny:"
 )
 

@@ -23,14 +23,6 @@ func (w egressWish) grants() []grantList {
 	return append(out, grantList{w.profile.egressBy(), w.profile.egress})
 }
 
-// egressBy returns the key that sets the egress of a profile's sandboxes.
-func (p *profile) egressBy() string {
-	if p.egressRuled {
-		return ruleName(p.name, "egress", "allow")
-	}
-	return byBuiltin + ":profiles." + p.name + ".egress.allow"
-}
-
 // grantFor returns the operator's rule that covers all of r.
 func (w egressWish) grantFor(r rule.Rule) (string, bool) {
 	book := w.rules.Egress.book()
@@ -255,13 +247,4 @@ func (w egressWish) route(g *EgressGrant) *api.Error {
 	}
 	g.Upstream, err = w.rules.Egress.Upstream.read()
 	return err
-}
-
-// defaultBundles returns the bundles of the built-in profiles with a network.
-func defaultBundles() []EgressItem {
-	var out []EgressItem
-	for _, name := range []string{"pypi", "npm", "debian", "github-read"} {
-		out = append(out, EgressItem{rule.Item{Bundle: name}})
-	}
-	return out
 }

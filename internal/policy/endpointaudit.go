@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"slices"
-
 	"github.com/cloche-dev/cloche/api"
 )
 
@@ -11,11 +9,6 @@ const (
 	defaultCapture = 2 << 10
 	maxCapture     = 8 << 10
 )
-
-// captureRank orders what is recorded of requests; 0 is an unknown value.
-func captureRank(s string) int {
-	return slices.Index([]string{api.CaptureHeaders, api.CaptureBody}, s) + 1
-}
 
 // cleanEndpointAudit checks what is recorded of requests.
 func cleanEndpointAudit(field string, e *api.Endpoint) *api.Error {

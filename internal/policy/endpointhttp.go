@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"maps"
 	"net/textproto"
 	"slices"
@@ -48,11 +47,6 @@ func cleanEndpointHTTP(field string, e *api.Endpoint) *api.Error {
 		return api.Invalid(one, "%s is %d", one, n).WithHint("%d to %d; 0 is never", minKeepAliveMS, maxEndpointMS)
 	}
 	return cleanEndpointHeaders(field, h)
-}
-
-// filterStrength orders filters. A negative value is an unknown filter.
-func filterStrength(f string) int {
-	return slices.Index([]string{api.BodyFilterOff, api.BodyFilterStrip, api.BodyFilterRefuse}, cmp.Or(f, api.BodyFilterOff))
 }
 
 // holdFilter applies the weakest filter that a rule allows.

@@ -6,9 +6,6 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// schemeReplay is the scheme of recordings. In a rule it stands for all of them.
-const schemeReplay = "replay"
-
 // cleanRecording checks the recording settings.
 func cleanRecording(field string, e *api.Endpoint) *api.Error {
 	replays := strings.HasPrefix(e.Target, api.TargetReplay)

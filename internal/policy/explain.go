@@ -109,7 +109,6 @@ func (d *decision) because(field, rule string) {
 // What allows something that no key of the file allows.
 const (
 	byOperator = "operator"
-	byBuiltin  = "builtin"
 )
 
 // AssumedFacts returns facts of a machine on which everything that a request names exists, for an

@@ -1,10 +1,6 @@
 package policy
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/base32"
-	"encoding/binary"
 	"maps"
 	"slices"
 	"strconv"
@@ -15,20 +11,6 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// NameRule says how sandboxes get their names from the identity of requests.
-type NameRule struct {
-	// Template is the name with variables, such as "{launcher_type}_{launcher_id}". It applies to
-	// requests with an identity and no template of their own. The variables are launcher_type,
-	// launcher_id, sender_id, query_id, global, and those of the identity. A variable without a
-	// value is "unknown".
-	Template string `yaml:"template"`
-	// Force applies the template to every create, exec and process start of every caller, the
-	// operator included. A request that names another sandbox is refused.
-	Force bool `yaml:"force"`
-	// AllowShared allows names that do not depend on the identity.
-	AllowShared bool `yaml:"allow_shared"`
-}
-
 // Rules of names in refusals.
 const (
 	ruleForcedName = "names.force"
@@ -37,36 +19,10 @@ const (
 
 // Limits of a template and an identity.
 const (
-	maxTemplate      = 256
-	maxTemplateVars  = 16
-	maxVariableName  = 64
 	maxIdentityValue = 1024
 	maxVariables     = 64
 	maxVariableValue = 4096
 )
-
-// Variables that the identity always has.
-const (
-	varLauncherType = "launcher_type"
-	varLauncherID   = "launcher_id"
-	varSenderID     = "sender_id"
-	varQueryID      = "query_id"
-	varGlobal       = "global"
-)
-
-// Replacements for missing values.
-const (
-	unknownValue = "unknown"
-	queryValue   = "query"
-)
-
-// template returns the template of requests without one, with its rule.
-func (n NameRule) template() (text, rule string) {
-	if n.Template != "" {
-		return n.Template, "names.template"
-	}
-	return api.DefaultNameTemplate, byBuiltin
-}
 
 // checkName sets the name of the sandbox: by the operator's forced template, by the request, or by
 // a template and the identity of the request.
@@ -247,107 +203,8 @@ func checkIdentity(field string, id *api.Identity) *api.Error {
 	return nil
 }
 
-func validVariable(s string) bool {
-	if s == "" || len(s) > maxVariableName {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; c != '_' && !alnum(c) || i == 0 && c >= '0' && c <= '9' {
-			return false
-		}
-	}
-	return true
-}
-
 func variableHint() string {
 	return "use 1 to " + strconv.Itoa(maxVariableName) + " of letters, digits and '_', beginning with no digit"
-}
-
-// nameTemplate is a parsed template: text, variable, text, …, text.
-type nameTemplate struct {
-	source string
-	texts  []string // one more than variables
-	vars   []string
-}
-
-// parseTemplate parses a template. A variable is a plain name in braces. There is no syntax for
-// formats, and nothing is evaluated.
-func parseTemplate(field, source string) (nameTemplate, *api.Error) {
-	wrong := func(format string, args ...any) (nameTemplate, *api.Error) {
-		e := api.Invalid(field, format, args...)
-		return nameTemplate{}, e.WithHint("write text and variables as plain {name}, such as %s", api.DefaultNameTemplate)
-	}
-	if source == "" || len(source) > maxTemplate {
-		return wrong("the template has %d bytes, and 1 to %d are taken", len(source), maxTemplate)
-	}
-	if !utf8.ValidString(source) || strings.ContainsFunc(source, unicode.IsControl) {
-		return wrong("the template %s is not text of one line", show(source))
-	}
-	t := nameTemplate{source: source}
-	for rest := source; ; {
-		text, after, open := strings.Cut(rest, "{")
-		if strings.Contains(text, "}") {
-			return wrong("the template %s has a } without a {", show(source))
-		}
-		t.texts = append(t.texts, text)
-		if !open {
-			return t, nil
-		}
-		name, next, closed := strings.Cut(after, "}")
-		if !closed {
-			return wrong("the template %s has a { without a }", show(source))
-		}
-		if !validVariable(name) {
-			return wrong("the template %s has {%s}, which is no plain variable", show(source), strings.Trim(show(name), `"`))
-		}
-		if t.vars = append(t.vars, name); len(t.vars) > maxTemplateVars {
-			return wrong("the template %s has more than %d variables", show(source), maxTemplateVars)
-		}
-		rest = next
-	}
-}
-
-// nameValue is the value of a variable.
-type nameValue struct {
-	text string
-	// given means that the identity has a value. missing means that it has none and no other
-	// value replaces it.
-	given, missing bool
-}
-
-// values returns the values of the variables. An empty value counts as missing.
-func (t nameTemplate) values(id *api.Identity) []nameValue {
-	if id == nil {
-		id = &api.Identity{}
-	}
-	out := make([]nameValue, len(t.vars))
-	for i, name := range t.vars {
-		var text string
-		switch name {
-		case varLauncherType:
-			text = id.LauncherType
-		case varLauncherID:
-			text = cmp.Or(id.LauncherID, id.QueryID)
-		case varSenderID:
-			text = cmp.Or(id.SenderID, id.LauncherID, id.QueryID)
-		case varQueryID:
-			text = id.QueryID
-		case varGlobal:
-			out[i] = nameValue{text: varGlobal}
-			continue
-		default: // any other variable, from the caller's own values
-			text = id.Variables[name]
-		}
-		switch {
-		case text != "":
-			out[i] = nameValue{text: text, given: true}
-		case name == varLauncherType:
-			out[i] = nameValue{text: queryValue}
-		default:
-			out[i] = nameValue{text: unknownValue, missing: true}
-		}
-	}
-	return out
 }
 
 // shared reports whether a value is missing and none was given: all callers with an unknown
@@ -355,105 +212,6 @@ func (t nameTemplate) values(id *api.Identity) []nameValue {
 func shared(values []nameValue) bool {
 	return slices.ContainsFunc(values, func(v nameValue) bool { return v.missing }) &&
 		!slices.ContainsFunc(values, func(v nameValue) bool { return v.given })
-}
-
-// wants returns the variables that would distinguish callers.
-func (t nameTemplate) wants() []string {
-	var out []string
-	for _, v := range t.vars {
-		if v != varGlobal && !slices.Contains(out, v) {
-			out = append(out, v)
-		}
-	}
-	return out
-}
-
-// name returns the text with its values if no other values can give the same text: values of
-// lower-case letters, digits and '-', separated by a '_'. Other values become their readable part,
-// a '.', and a digest of template and values. A name without a digest has no '.', so the two kinds
-// never collide. A text in the form of an ID also gets a digest.
-func (t nameTemplate) name(values []nameValue) string {
-	var b strings.Builder
-	plain := true
-	for i, v := range values {
-		b.WriteString(t.texts[i])
-		b.WriteString(v.text)
-		apart := i == 0 || strings.Contains(t.texts[i], "_")
-		plain = plain && apart && plainValue(v.text) && (v.text != unknownValue || v.missing)
-	}
-	b.WriteString(t.texts[len(values)])
-	name := b.String()
-	if plain && api.ValidName(name) && !strings.Contains(name, ".") && !strings.HasPrefix(name, "sb-") {
-		return name
-	}
-	return readable(name) + "." + t.digest(values)
-}
-
-func plainValue(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
-}
-
-// digestLen is the length of a digest in a name.
-const digestLen = 26
-
-// nameDigits is the alphabet of digests.
-var nameDigits = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
-
-// digest covers everything that determines a name. Each part is preceded by its length, so two
-// different lists of parts never give the same bytes.
-func (t nameTemplate) digest(values []nameValue) string {
-	h := sha256.New()
-	put := func(kind byte, text string) {
-		var head [9]byte
-		head[0] = kind
-		binary.BigEndian.PutUint64(head[1:], uint64(len(text)))
-		h.Write(head[:])
-		h.Write([]byte(text))
-	}
-	put('t', t.source)
-	for _, v := range values {
-		kind := byte('k')
-		if v.missing {
-			kind = 'u'
-		}
-		put(kind, v.text)
-	}
-	return nameDigits.EncodeToString(h.Sum(nil)[:16])
-}
-
-// readable returns the letters and digits of a name, for people, as many as fit.
-func readable(s string) string {
-	const room = api.MaxNameLen - digestLen - 1
-	var b strings.Builder
-	gap := false
-	for _, r := range strings.ToLower(s) {
-		if b.Len() >= room {
-			break
-		}
-		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' {
-			gap = b.Len() > 0
-			continue
-		}
-		if gap && b.Len() < room-1 {
-			b.WriteByte('-')
-		}
-		gap = false
-		if r == '_' && b.Len() == 0 {
-			continue
-		}
-		b.WriteByte(byte(r))
-	}
-	return cmp.Or(strings.TrimRight(b.String(), "-_"), "n")
-}
-
-// ruleNames checks the name rules of the policy file.
-func ruleNames(r Rules, report reporter) {
-	if r.Names.Template == "" {
-		return
-	}
-	if _, err := parseTemplate("names.template", r.Names.Template); err != nil {
-		report(err)
-	}
 }
 
 // shadowedNames warns of templates that distinguish callers less than expected.

@@ -1,34 +1,17 @@
 package policy
 
 import (
-	"encoding/base64"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/cloche-dev/cloche/api"
 )
 
 const (
 	// maxSkills is the maximum number of skills of a sandbox.
-	maxSkills = 128
-	// ruleSigned and ruleSkillWrite are the keys of SkillRule in refusals.
-	ruleSigned     = "skills.signed_by"
+	maxSkills      = 128
 	ruleSkillWrite = "skills.write"
-	// usualSkillBytes is the default limit of the disk space of a tenant's skills.
-	usualSkillBytes = gib
 )
-
-// SkillRule is about skills.
-type SkillRule struct {
-	// Write lets callers other than the operator have writable skills in sandboxes.
-	Write bool `yaml:"write"`
-	// SignedBy are minisign public keys. If there are any, sandboxes get only skills that one of
-	// them has signed, and skills cannot be changed in place.
-	SignedBy []string `yaml:"signed_by"`
-	// MaxBytesPerTenant limits the disk space of each tenant's skills; 0 is 1GiB.
-	MaxBytesPerTenant Size `yaml:"max_bytes_per_tenant"`
-}
 
 // SkillFact is one skill of the caller's tenant.
 type SkillFact struct {
@@ -37,28 +20,6 @@ type SkillFact struct {
 	Dir DirFact
 	// SignedBy is the ID of the operator's key that signed its present content, or empty.
 	SignedBy string
-}
-
-// ruleSkills checks SkillRule.
-func ruleSkills(r Rules, report reporter) {
-	for i, key := range r.Skills.SignedBy {
-		raw, err := base64.StdEncoding.DecodeString(key)
-		if err != nil || len(raw) != 42 || !strings.HasPrefix(string(raw), "Ed") {
-			report(api.Invalid(at(ruleSigned, i), "%s is no public key of minisign", at(ruleSigned, i)).
-				WithHint("write the second line of minisign.pub, which begins with RW"))
-		}
-	}
-	if r.Skills.MaxBytesPerTenant < 0 {
-		report(api.Invalid("skills.max_bytes_per_tenant", "skills.max_bytes_per_tenant is negative").WithHint("leave it out for 1GiB"))
-	}
-}
-
-// SkillBytes returns the limit of the disk space of one tenant's skills.
-func (r Rules) SkillBytes() int64 {
-	if r.Skills.MaxBytesPerTenant > 0 {
-		return int64(r.Skills.MaxBytesPerTenant)
-	}
-	return usualSkillBytes
 }
 
 // DecideSkillChange decides whether a skill can be changed in place.

@@ -8,9 +8,6 @@ import (
 )
 
 const (
-	// minWorkspace and maxWorkspace are the smallest and largest size of a limited workspace.
-	minWorkspace = mib
-	maxWorkspace = 1 << 43
 	// inodeBytes is the minimum of a workspace's size per file, and usualInodeBytes the default.
 	inodeBytes      = 4 << 10
 	usualInodeBytes = 16 << 10
