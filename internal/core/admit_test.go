@@ -12,13 +12,14 @@ import (
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // TestRatesHold: a tenant gets its burst and then its rate, whatever others do, and
 // the time that it is told to wait is the one after which it gets the next.
 func TestRatesHold(t *testing.T) {
 	h := &fixture{dir: t.TempDir()}
-	rules := policy.Rules{Rate: &policy.RateRule{Requests: 2, Burst: 5}, Tenants: map[string]policy.TenantRule{"slow": {Rate: &policy.RateRule{Requests: 1, Per: policy.Duration(time.Minute)}}}}
+	rules := rules.Rules{Rate: &rules.RateRule{Requests: 2, Burst: 5}, Tenants: map[string]rules.TenantRule{"slow": {Rate: &rules.RateRule{Requests: 1, Per: rules.Duration(time.Minute)}}}}
 	synctest.Test(t, func(t *testing.T) {
 		logger := slog.New(slog.DiscardHandler)
 		log, err := audit.Open(audit.Options{Home: h.dir, Logger: logger})

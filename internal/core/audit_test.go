@@ -11,13 +11,13 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/core"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // TestWhoReadsTheAudit: the operator all of it, a tenant that is granted it what it
 // did itself, everybody else nothing, and every refusal is on record.
 func TestWhoReadsTheAudit(t *testing.T) {
-	rules, err := policy.ParseRules([]byte("audit: {tenants: [tcp]}\n"))
+	rules, err := rules.ParseRules([]byte("audit: {tenants: [tcp]}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/key"
 	"github.com/cloche-dev/cloche/internal/metrics"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/program"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/skill"
@@ -69,7 +70,7 @@ func InProcessCaller(uid int) Caller { return policy.InProcessCaller(uid) }
 // ImagePins.
 type Options struct {
 	// Rules are the initial rules. See UseRules.
-	Rules policy.Rules
+	Rules rules.Rules
 	// Keys is nil in a run without a daemon, which has no callers with keys.
 	Keys      *key.Store
 	Sandboxes *sandbox.Manager
@@ -115,7 +116,7 @@ type Options struct {
 type Service struct {
 	opts  Options
 	log   *slog.Logger
-	inUse atomic.Pointer[policy.Rules]
+	inUse atomic.Pointer[rules.Rules]
 	// rejected says why the policy file is not in force. Nil means that it is.
 	rejected atomic.Pointer[string]
 	// running holds the programs that run.
@@ -138,7 +139,7 @@ func New(opts Options) *Service {
 }
 
 // rules returns the rules in force. A method that decides more than once must call it only once.
-func (s *Service) rules() policy.Rules { return *s.inUse.Load() }
+func (s *Service) rules() rules.Rules { return *s.inUse.Load() }
 
 // Status reports whether sandboxes can be created.
 func (s *Service) Status(ctx context.Context, caller Caller) api.Status {

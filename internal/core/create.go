@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -94,7 +95,7 @@ func (s *Service) decideAll(ctx context.Context, caller Caller, req policy.Reque
 }
 
 // facts collects what policy needs to know about the machine.
-func (s *Service) facts(ctx context.Context, caller Caller, spec *api.SandboxSpec, rules policy.Rules) (policy.Facts, error) {
+func (s *Service) facts(ctx context.Context, caller Caller, spec *api.SandboxSpec, rules rules.Rules) (policy.Facts, error) {
 	own, all := s.opts.Sandboxes.Count(caller.Tenant)
 	var found policy.Facts
 	err := s.snapshotFacts(ctx, caller, spec, &found)

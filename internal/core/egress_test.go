@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // networked is a sandbox of a tenant that may reach what the rules say.
@@ -90,7 +90,7 @@ func TestEgressOfATenant(t *testing.T) {
 
 func (h *fixture) networkedRules(t *testing.T, text string) {
 	t.Helper()
-	r, err := policy.ParseRules([]byte(text))
+	r, err := rules.ParseRules([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,11 +6,12 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // target returns the sandbox that a request is for, by its ref or by the identity of the request.
-func (s *Service) target(caller Caller, ref string, asked api.Naming, rules policy.Rules) (api.Sandbox, error) {
+func (s *Service) target(caller Caller, ref string, asked api.Naming, rules rules.Rules) (api.Sandbox, error) {
 	t, err := policy.DecideTarget(ref, asked, caller, rules)
 	if err != nil {
 		return api.Sandbox{}, err

@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func (h *fixture) errors(t *testing.T, c core.Caller, o api.ErrorOptions) []api.ErrorRecord {
@@ -132,16 +132,16 @@ func TestWhyNotAvailable(t *testing.T) {
 	down := fake.Faults{Problems: []api.Problem{{What: "the imaginary kernel is switched off"}}}
 	for _, tc := range []struct {
 		name   string
-		rules  policy.Rules
+		rules  rules.Rules
 		faults fake.Faults
 		reason api.StatusReason
 		says   string
 	}{
-		{"it can be had", policy.Rules{Engine: fake.Name, MinTier: api.TierNone}, fake.Faults{}, "", ""},
-		{"disabled", policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, fake.Faults{}, api.ReasonDisabled, "switched"},
-		{"disabled and down", policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, down, api.ReasonDisabled, "switched"},
-		{"the named engine is down", policy.Rules{Engine: fake.Name, MinTier: api.TierNone}, down, api.ReasonEngineDown, "engine fake is not usable: the imaginary kernel"},
-		{"none is there", policy.Rules{}, fake.Faults{}, api.ReasonNoEngine, "no engine is usable: fake"},
+		{"it can be had", rules.Rules{Engine: fake.Name, MinTier: api.TierNone}, fake.Faults{}, "", ""},
+		{"disabled", rules.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, fake.Faults{}, api.ReasonDisabled, "switched"},
+		{"disabled and down", rules.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, down, api.ReasonDisabled, "switched"},
+		{"the named engine is down", rules.Rules{Engine: fake.Name, MinTier: api.TierNone}, down, api.ReasonEngineDown, "engine fake is not usable: the imaginary kernel"},
+		{"none is there", rules.Rules{}, fake.Faults{}, api.ReasonNoEngine, "no engine is usable: fake"},
 	} {
 		h := newFixture(t)
 		h.machine.SetFaults(tc.faults)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // TestGuidance says what is true of a sandbox and nothing else.
@@ -61,7 +61,7 @@ func TestGuidance(t *testing.T) {
 	if _, err := h.Guidance(t.Context(), red, api.GuidanceOptions{Sandbox: "box", Profile: "default"}); errorOf(t, err).Code != api.CodeInvalid {
 		t.Errorf("both: %v", err)
 	}
-	if err := h.UseRules(t.Context(), policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, "x"); err != nil {
+	if err := h.UseRules(t.Context(), rules.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, "x"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.Guidance(t.Context(), red, api.GuidanceOptions{}); errorOf(t, err).Code != api.CodeDisabled {

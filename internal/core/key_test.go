@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func errorOf(t *testing.T, err error) *api.Error {
@@ -158,7 +159,7 @@ func TestOnlyTheOperatorHasKeys(t *testing.T) {
 
 func TestRulesChangeWhileItRuns(t *testing.T) {
 	h := newFixture(t)
-	if err := h.UseRules(t.Context(), policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, "abc"); err != nil {
+	if err := h.UseRules(t.Context(), rules.Rules{Engine: fake.Name, MinTier: api.TierNone, Enabled: new(false)}, "abc"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{}, nil); !errors.Is(err, api.ErrDisabled) {

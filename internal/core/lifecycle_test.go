@@ -14,7 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // records are the lines of the audit log as "verb outcome" and their details.
@@ -72,7 +72,7 @@ func TestCreateByKey(t *testing.T) {
 		t.Errorf("another request: %v", err)
 	}
 	// A quota is no reason to refuse what is there.
-	if err := h.UseRules(t.Context(), policy.Rules{Engine: fake.Name, MinTier: api.TierNone, MaxSandboxes: 1}, "one"); err != nil {
+	if err := h.UseRules(t.Context(), rules.Rules{Engine: fake.Name, MinTier: api.TierNone, MaxSandboxes: 1}, "one"); err != nil {
 		t.Fatal(err)
 	}
 	if sb, err := h.Create(t.Context(), red, spec, nil); err != nil || sb.ID != one.ID {
@@ -203,9 +203,9 @@ func TestBatchWhoseCallerLeaves(t *testing.T) {
 // A sandbox lives longer when it is asked for, up to the ceiling of its profile.
 func TestExtend(t *testing.T) {
 	h := newFixture(t)
-	hour := policy.Duration(time.Hour)
-	if err := h.UseRules(t.Context(), policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Profiles: map[string]policy.ProfileRule{
-		"short": {Ceilings: policy.LimitRule{Lifetime: &hour}},
+	hour := rules.Duration(time.Hour)
+	if err := h.UseRules(t.Context(), rules.Rules{Engine: fake.Name, MinTier: api.TierNone, Profiles: map[string]rules.ProfileRule{
+		"short": {Ceilings: rules.LimitRule{Lifetime: &hour}},
 	}}, "short"); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func identity(id string) api.Naming {
@@ -78,7 +78,7 @@ func TestForcedNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Names: policy.NameRule{Force: true}}
+	rules := rules.Rules{Engine: fake.Name, MinTier: api.TierNone, Names: rules.NameRule{Force: true}}
 	if err := h.UseRules(t.Context(), rules, "digest"); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestExplainKnowsNames(t *testing.T) {
 	if _, err := h.Create(t.Context(), operator, api.SandboxSpec{Naming: identity("1")}, nil); err != nil {
 		t.Fatal(err)
 	}
-	rules := policy.Rules{Engine: fake.Name, MinTier: api.TierNone, Names: policy.NameRule{Force: true}}
+	rules := rules.Rules{Engine: fake.Name, MinTier: api.TierNone, Names: rules.NameRule{Force: true}}
 	if err := h.UseRules(t.Context(), rules, "digest"); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // verbReload is the audit name of a change of the rules, which is not an operation of the API.
@@ -16,7 +17,7 @@ const verbReload policy.Verb = "reload_policy"
 // stays granted, except for egress: the operator's deny rules apply at once. digest is the file's.
 // If the change cannot be recorded, the rules are not used. The event belongs to no tenant, so only
 // the operator sees it.
-func (s *Service) UseRules(ctx context.Context, rules policy.Rules, digest string) error {
+func (s *Service) UseRules(ctx context.Context, rules rules.Rules, digest string) error {
 	e := audit.Event{Tenant: policy.LocalTenant, Caller: "daemon", Verb: string(verbReload), Outcome: audit.Done, Details: details{"policy_sha256": digest}}
 	if err := s.record(ctx, e); err != nil {
 		return err
@@ -98,7 +99,7 @@ func (s *Service) ExplainPolicy(ctx context.Context, caller Caller, q api.Policy
 }
 
 // asked returns the sandbox that a question is about.
-func (s *Service) asked(names Caller, q api.PolicyQuestion, rules policy.Rules) (api.Sandbox, error) {
+func (s *Service) asked(names Caller, q api.PolicyQuestion, rules rules.Rules) (api.Sandbox, error) {
 	if v := policy.Verb(q.Verb); q.Exec != nil && (v == policy.VerbExec || v == policy.VerbStart) {
 		return s.target(names, q.Sandbox, q.Exec.Naming, rules)
 	}

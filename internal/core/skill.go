@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/skill"
 )
 
@@ -178,7 +179,7 @@ func (s *Service) skillVerb(ctx context.Context, caller Caller, verb policy.Verb
 }
 
 // signers returns the keys that the operator trusts. Policy has validated them.
-func signers(rules policy.Rules) []skill.Signer {
+func signers(rules rules.Rules) []skill.Signer {
 	var out []skill.Signer
 	for _, text := range rules.Skills.SignedBy {
 		if k, err := skill.ParseSigner(text); err == nil {
@@ -189,7 +190,7 @@ func signers(rules policy.Rules) []skill.Signer {
 }
 
 // skillFacts returns what policy must know about the skills of a request.
-func (s *Service) skillFacts(ctx context.Context, caller Caller, spec api.SandboxSpec, rules policy.Rules) ([]policy.SkillFact, error) {
+func (s *Service) skillFacts(ctx context.Context, caller Caller, spec api.SandboxSpec, rules rules.Rules) ([]policy.SkillFact, error) {
 	if len(spec.Skills) == 0 || s.opts.Skills == nil {
 		return nil, nil
 	}

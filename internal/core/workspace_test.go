@@ -22,7 +22,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/key"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/program"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/skill"
@@ -46,7 +46,7 @@ type fixture struct {
 	// approvals is the queue of the fixture.
 	approvals *approval.Queue
 	log       *audit.Log
-	rules     policy.Rules
+	rules     rules.Rules
 	// full is what the home has run out of.
 	full string
 }
@@ -91,7 +91,7 @@ func newFixtureOf(t *testing.T, programs string) *fixture {
 	check(err)
 	kept, err := program.Open(program.Options{Dir: cmp.Or(programs, filepath.Join(h.dir, "programs"))})
 	check(err)
-	h.rules = policy.Rules{Engine: fake.Name, MinTier: api.TierNone}
+	h.rules = rules.Rules{Engine: fake.Name, MinTier: api.TierNone}
 	h.Service = core.New(core.Options{
 		Keys: keys, Approvals: h.approvals, Programs: kept,
 		Rules:     h.rules,

@@ -25,7 +25,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/event"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/key"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/program"
 	"github.com/cloche-dev/cloche/internal/rulefile"
 	"github.com/cloche-dev/cloche/internal/sandbox"
@@ -48,7 +48,7 @@ type app struct {
 	// ruleFile has the operator's rules, and began is what it said at the start.
 	ruleFile rulefile.File
 	began    rulefile.Loaded
-	rules    policy.Rules
+	rules    rules.Rules
 	// keys is nil in a run without a daemon.
 	keys    *key.Store
 	core    *core.Service
@@ -286,7 +286,7 @@ func (h *app) enter(ctx context.Context, cfg Config, ephemeral bool) (owner stri
 }
 
 // auditOptions are the operator's rules about the audit log.
-func auditOptions(home string, r policy.Rules, secrets *secret.Store, alarm func(api.Event)) audit.Options {
+func auditOptions(home string, r rules.Rules, secrets *secret.Store, alarm func(api.Event)) audit.Options {
 	return audit.Options{
 		Home: home, Logger: secrets.Logger(), Redactor: secrets, Degrade: r.AuditDegrades(), Alarm: alarm,
 		SegmentBytes: int64(r.Audit.SegmentSize), SegmentAge: time.Duration(r.Audit.SegmentAge),
@@ -295,7 +295,7 @@ func auditOptions(home string, r policy.Rules, secrets *secret.Store, alarm func
 }
 
 // retention is the operator's rule; none is the room's default.
-func retention(r policy.RetentionRule) sandbox.Retention {
+func retention(r rules.RetentionRule) sandbox.Retention {
 	out := sandbox.Retention{Count: r.Count}
 	if r.For != nil {
 		// Nothing is kept of what ended a moment ago.

@@ -20,6 +20,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/docker"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/rulefile"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
@@ -234,7 +235,7 @@ func Configure(in ConfigInput) (Configuration, error) {
 		rest := v.Path[1:]
 		switch {
 		case v.Path[0] == policyPrefix && policy.KnownKey(rest):
-			out.Rules.Over = append(out.Rules.Over, policy.Override{Name: v.Name, Path: rest, Text: v.Text})
+			out.Rules.Over = append(out.Rules.Over, rules.Override{Name: v.Name, Path: rest, Text: v.Text})
 		default:
 			out.Warnings = append(out.Warnings, v.Name+" names no setting")
 		}

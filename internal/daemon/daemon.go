@@ -12,6 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/docker"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Config is what a daemon or an in-process core is started with.
@@ -35,7 +36,7 @@ type Config struct {
 	SkillsDir string
 	// RulesOver are keys that are set over what the rules say, now and whenever they
 	// are read again.
-	RulesOver []policy.Override
+	RulesOver []rules.Override
 	// Token is what callers over TCP must show; empty is the one in the file
 	// "token" of the home, which is made when it is missing.
 	Token string

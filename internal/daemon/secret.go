@@ -9,13 +9,13 @@ import (
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/secret"
 )
 
 // useSecrets puts the sources of a policy file in force, and reads those that cost
 // little, so that what is written down from now on is without their values.
-func (h *app) useSecrets(ctx context.Context, rules policy.Rules) {
+func (h *app) useSecrets(ctx context.Context, rules rules.Rules) {
 	sources := make(map[string]secret.Source, len(rules.Secrets))
 	for _, s := range rules.Secrets {
 		sources[s.Name] = secret.Source{Env: s.From.Env, File: s.From.File, Exec: slices.Clone(s.From.Exec)}
@@ -26,7 +26,7 @@ func (h *app) useSecrets(ctx context.Context, rules policy.Rules) {
 
 // roots are those by which hosts are verified whose TLS is opened; nil is the
 // machine's alone.
-func roots(rules policy.Rules) (*x509.CertPool, error) {
+func roots(rules rules.Rules) (*x509.CertPool, error) {
 	if rules.TLS.Roots == "" {
 		return nil, nil
 	}

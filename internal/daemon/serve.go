@@ -21,6 +21,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/rulefile"
 )
 
@@ -126,7 +127,7 @@ func (h *app) followRules(ctx context.Context) (stop func()) {
 	inForce := h.rules
 	f := &rulefile.Follower{
 		File: h.ruleFile, Began: h.began, Reject: h.core.RejectRules, Restored: h.core.RestoreRules, Logger: h.log,
-		Use: func(ctx context.Context, rules policy.Rules, digest string) error {
+		Use: func(ctx context.Context, rules rules.Rules, digest string) error {
 			if err := h.core.UseRules(ctx, rules, digest); err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/core"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/skill"
 )
 
@@ -36,7 +36,7 @@ func withSkills(t *testing.T) (*server, string) {
 	}
 	t.Cleanup(func() { _ = log.Close() })
 	store := skill.Open(filepath.Join(work, "b", "skills"))
-	fixture := core.New(core.Options{Skills: store, Audit: log, Logger: slog.New(slog.DiscardHandler), Rules: policy.Rules{}})
+	fixture := core.New(core.Options{Skills: store, Audit: log, Logger: slog.New(slog.DiscardHandler), Rules: rules.Rules{}})
 	d := newServer(t, func(o *Options) {
 		o.WorkDir, o.Config = work, `{"local":{"host_root":"b"}}`
 		o.Core.(*fakeCore).SkillVerbs, o.Core.(*fakeCore).SkillFileVerbs = fixture, fixture

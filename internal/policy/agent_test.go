@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // FuzzNoAgentArgumentChangesThePermit has a server's context and, beside it, what
@@ -24,10 +25,10 @@ func FuzzNoAgentArgumentChangesThePermit(f *testing.F) {
 	f.Add("x", "y", "", "CLOCHE_TOKEN", "admin", "relative", []byte("tenant: local"), int64(120_001), uint8(7))
 	f.Fuzz(func(t *testing.T, program, arg, shell, name, value, cwd string, stdin []byte, timeout int64, bits uint8) {
 		server := []policy.Caller{operator, tenant, {Tenant: "acme", UID: -1}}[int(bits)%3]
-		rules := policy.Rules{Names: policy.NameRule{Force: bits&4 != 0}}
+		set := rules.Rules{Names: rules.NameRule{Force: bits&4 != 0}}
 		naming := api.Naming{Identity: &api.Identity{LauncherType: "group", LauncherID: "42"}}
 		spec := api.SandboxSpec{Profile: "default", Naming: naming}
-		own, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, server, rules)
+		own, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, server, set)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,14 +39,14 @@ func FuzzNoAgentArgumentChangesThePermit(f *testing.F) {
 		if bits&8 != 0 {
 			req.TimeoutMS = &timeout
 		}
-		sameTarget(t, req, server, rules)
+		sameTarget(t, req, server, set)
 		in := own.Settings()
 		in.Ref, in.Env = "sb-1", map[string]string{"KEEP": "me"}
-		plain, err := policy.DecideExec(api.ExecRequest{Argv: []string{"true"}}, in, server, rules)
+		plain, err := policy.DecideExec(api.ExecRequest{Argv: []string{"true"}}, in, server, set)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := policy.DecideExec(req, in, server, rules)
+		got, err := policy.DecideExec(req, in, server, set)
 		if err != nil {
 			if code := api.CodeOf(err); code != api.CodeInvalid && code != api.CodeTooLarge {
 				t.Fatalf("%+v is refused with %s: %v", req, code, err)
@@ -54,7 +55,7 @@ func FuzzNoAgentArgumentChangesThePermit(f *testing.F) {
 		}
 		samePermit(t, req, in, plain, got)
 		// What the sandbox is was decided without any of it, and is so again.
-		again, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, server, rules)
+		again, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, server, set)
 		if err != nil || !reflect.DeepEqual(own, again) {
 			t.Fatalf("the sandbox's permit is another after %+v: %v", req, err)
 		}
@@ -62,9 +63,9 @@ func FuzzNoAgentArgumentChangesThePermit(f *testing.F) {
 }
 
 // sameTarget: the sandbox is the server's context's alone.
-func sameTarget(t *testing.T, req api.ExecRequest, server policy.Caller, rules policy.Rules) {
+func sameTarget(t *testing.T, req api.ExecRequest, server policy.Caller, set rules.Rules) {
 	t.Helper()
-	target, err := policy.DecideTarget(api.RefByNaming, req.Naming, server, rules)
+	target, err := policy.DecideTarget(api.RefByNaming, req.Naming, server, set)
 	if err != nil || target.Ref() != "group_42" {
 		t.Fatalf("the request is for %q: %v", target.Ref(), err)
 	}

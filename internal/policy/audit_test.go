@@ -6,24 +6,25 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func TestAuditRules(t *testing.T) {
-	r, err := policy.ParseRules([]byte("audit: {argv: hash, on_full: degrade, segment_size: 1MiB, segment_age: 1h, keep_size: 1GiB, keep_for: 24h, tenants: ['*']}\n"))
+	r, err := rules.ParseRules([]byte("audit: {argv: hash, on_full: degrade, segment_size: 1MiB, segment_age: 1h, keep_size: 1GiB, keep_for: 24h, tenants: ['*']}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if a := r.Audit; r.AuditArgv() != "hash" || !r.AuditDegrades() || a.SegmentSize != 1<<20 || time.Duration(a.SegmentAge) != time.Hour || a.KeepSize != 1<<30 || time.Duration(a.KeepFor) != 24*time.Hour {
 		t.Errorf("%+v", a)
 	}
-	if none := (policy.Rules{}); none.AuditArgv() != "redacted" || none.AuditDegrades() {
+	if none := (rules.Rules{}); none.AuditArgv() != "redacted" || none.AuditDegrades() {
 		t.Error("the zero rules are not the strict ones")
 	}
 	for text, field := range map[string]string{
 		"{argv: some}": "audit.argv", "{on_full: ignore}": "audit.on_full", "{segment_size: 1KiB}": "audit.segment_size",
 		"{segment_age: 1s}": "audit.segment_age", "{tenants: ['']}": "audit.tenants[0]",
 	} {
-		_, err := policy.ParseRules([]byte("audit: " + text + "\n"))
+		_, err := rules.ParseRules([]byte("audit: " + text + "\n"))
 		if api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("%s: %v, want %s", text, err, field)
 		}
@@ -44,7 +45,7 @@ func TestAuditRules(t *testing.T) {
 			t.Errorf("%+v: %t, %v", tc, all, err)
 		}
 	}
-	if _, err := policy.AuthorizeAudit(policy.TCPCaller(), policy.VerbReadAudit, policy.Rules{}); api.CodeOf(err) != api.CodeDenied {
+	if _, err := policy.AuthorizeAudit(policy.TCPCaller(), policy.VerbReadAudit, rules.Rules{}); api.CodeOf(err) != api.CodeDenied {
 		t.Errorf("without a rule: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // How many handlers and how many channels a program has is bounded each by itself.
@@ -37,13 +38,13 @@ func TestProgramCounts(t *testing.T) {
 // A path of Windows is called one for every letter of a drive, and nothing else is.
 func TestDriveLetters(t *testing.T) {
 	for first, windows := range map[string]bool{"a": true, "z": true, "A": true, "Z": true, "m": true, "`": false, "{": false, "@": false, "[": false, "1": false} {
-		_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Cwd: first + `:/x`}, Facts: facts()}, operator, policy.Rules{})
+		_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Cwd: first + `:/x`}, Facts: facts()}, operator, rules.Rules{})
 		if api.CodeOf(err) != api.CodeInvalid || strings.Contains(err.Error(), "Windows") != windows {
 			t.Errorf("%s:/x: %v", first, err)
 		}
 	}
 	for _, short := range []string{"a", ":", "a/"} {
-		if _, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Cwd: short}, Facts: facts()}, operator, policy.Rules{}); api.CodeOf(err) != api.CodeInvalid || strings.Contains(err.Error(), "Windows") {
+		if _, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Cwd: short}, Facts: facts()}, operator, rules.Rules{}); api.CodeOf(err) != api.CodeInvalid || strings.Contains(err.Error(), "Windows") {
 			t.Errorf("%q: %v", short, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Limits of a request. The limits of strings follow execve: 128 KiB for each string, including the
@@ -26,20 +27,20 @@ const (
 
 func checkLabels(d *decision) *api.Error {
 	if n := len(d.spec.Labels); n > maxLabels {
-		return tooLarge("labels", "there are %d labels", n).WithHint("at most %d", maxLabels)
+		return rules.TooLarge("labels", "there are %d labels", n).WithHint("at most %d", maxLabels)
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.spec.Labels)) {
-		field := "labels." + bounded(key)
+		field := "labels." + rules.Shorten(key)
 		if !validLabelKey(key) {
-			return api.Invalid(field, "label key %s is not valid", show(key)).
+			return api.Invalid(field, "label key %s is not valid", rules.Quote(key)).
 				WithHint("use 1 to %d of letters, digits, '-', '_', '.' and '/', beginning with a letter or digit", maxLabelKey)
 		}
 		v := d.spec.Labels[key]
 		if len(v) > maxLabelValue {
-			return tooLarge(field, "the value of label %s has %d bytes", key, len(v)).WithHint("at most %d", maxLabelValue)
+			return rules.TooLarge(field, "the value of label %s has %d bytes", key, len(v)).WithHint("at most %d", maxLabelValue)
 		}
 		if !utf8.ValidString(v) || strings.ContainsFunc(v, unicode.IsControl) {
-			return api.Invalid(field, "the value of label %s is %s", key, show(v)).
+			return api.Invalid(field, "the value of label %s is %s", key, rules.Quote(v)).
 				WithHint("use UTF-8 text without control characters")
 		}
 	}
@@ -52,7 +53,7 @@ func validLabelKey(s string) bool {
 	}
 	for i := range len(s) {
 		switch c := s[i]; {
-		case alnum(c):
+		case rules.IsAlphanumeric(c):
 		case i > 0 && (c == '-' || c == '_' || c == '.' || c == '/'):
 		default:
 			return false
@@ -66,27 +67,27 @@ func checkEnv(d *decision) *api.Error { return validEnv("env", d.spec.Env) }
 // validEnv reports names of variables and never repeats a value, because values are often secrets.
 func validEnv(field string, env map[string]string) *api.Error {
 	if n := len(env); n > maxEnvVars {
-		return tooLarge(field, "the environment has %d variables", n).WithHint("at most %d", maxEnvVars)
+		return rules.TooLarge(field, "the environment has %d variables", n).WithHint("at most %d", maxEnvVars)
 	}
 	total := 0
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		v := env[name]
-		one := field + "." + bounded(name)
+		one := field + "." + rules.Shorten(name)
 		switch {
-		case name == "" || len(name) > maxEnvName || strings.ContainsAny(name, "=\x00") || !utf8.ValidString(name):
-			return api.Invalid(one, "environment variable name %s is not valid", show(name)).
-				WithHint("use 1 to %d bytes of UTF-8 without '=' and NUL", maxEnvName)
+		case name == "" || len(name) > rules.MaxEnvName || strings.ContainsAny(name, "=\x00") || !utf8.ValidString(name):
+			return api.Invalid(one, "environment variable name %s is not valid", rules.Quote(name)).
+				WithHint("use 1 to %d bytes of UTF-8 without '=' and NUL", rules.MaxEnvName)
 		case strings.ContainsRune(v, 0):
-			return api.Invalid(one, "the value of environment variable %s holds a NUL byte", show(name)).
+			return api.Invalid(one, "the value of environment variable %s holds a NUL byte", rules.Quote(name)).
 				WithHint("no program can receive a NUL in its environment; pass binary data as a file")
 		case len(name)+1+len(v) > maxExecString:
-			return tooLarge(one, "environment variable %s has %d bytes", show(name), len(name)+1+len(v)).
+			return rules.TooLarge(one, "environment variable %s has %d bytes", rules.Quote(name), len(name)+1+len(v)).
 				WithHint("the kernel takes at most %d for each, its name included; pass more as a file", maxExecString)
 		}
 		total += len(name) + len(v) + 2
 	}
 	if total > maxEnvBytes {
-		return tooLarge(field, "the environment has %d bytes", total).
+		return rules.TooLarge(field, "the environment has %d bytes", total).
 			WithHint("at most %d in all; pass more as a file", maxEnvBytes)
 	}
 	return nil
@@ -111,7 +112,7 @@ func validUser(field, s string) *api.Error {
 	if validID(uid) && (!both || validID(gid)) {
 		return nil
 	}
-	return api.Invalid(field, "user %s is not valid", show(s)).
+	return api.Invalid(field, "user %s is not valid", rules.Quote(s)).
 		WithHint(`write a name, a uid or uid:gid, such as "nobody", "1000" or "1000:1000"`)
 }
 
@@ -120,7 +121,7 @@ func validUserName(s string) bool {
 		return false
 	}
 	for i := range len(s) {
-		if c := s[i]; !alnum(c) && c != '_' && (i == 0 || c != '-' && c != '.') {
+		if c := s[i]; !rules.IsAlphanumeric(c) && c != '_' && (i == 0 || c != '-' && c != '.') {
 			return false
 		}
 	}

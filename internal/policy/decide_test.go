@@ -11,10 +11,11 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func TestDefaultsAreFilledIn(t *testing.T) {
-	p := decide(t, api.SandboxSpec{}, operator, policy.Rules{})
+	p := decide(t, api.SandboxSpec{}, operator, rules.Rules{})
 	got := p.Spec()
 	want := api.SandboxSpec{
 		Profile: "agent", Image: "host", Pull: "missing", Engine: "gvisor", Network: "none", Cwd: "/workspace",
@@ -37,7 +38,7 @@ func TestZeroPermitIsInvalid(t *testing.T) {
 	if (policy.Permit{}).Valid() || (policy.ExecPermit{}).Valid() {
 		t.Error("a zero permit is valid")
 	}
-	p, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "!"}}, operator, policy.Rules{})
+	p, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "!"}}, operator, rules.Rules{})
 	if err == nil || p.Valid() {
 		t.Error("a refused request has a valid permit")
 	}
@@ -53,7 +54,7 @@ func TestBuiltinProfiles(t *testing.T) {
 		"default":          {api.Limits{CPUs: 1, MemoryBytes: 512 * mib, Pids: 128, TimeoutMS: 30_000, TmpBytes: 2730 << 16, ShmBytes: 64 * mib}, true},
 		"offline_readonly": {api.Limits{CPUs: 0.5, MemoryBytes: 256 * mib, Pids: 64, TimeoutMS: 30_000, TmpBytes: 1365 << 16, ShmBytes: 64 * mib}, true},
 	} {
-		p := decide(t, api.SandboxSpec{Profile: name}, operator, policy.Rules{})
+		p := decide(t, api.SandboxSpec{Profile: name}, operator, rules.Rules{})
 		l := p.Limits()
 		l.DiskBytes, l.MaxOutputBytes = 0, 0
 		if l != want.limits || *p.Spec().ReadOnlyRoot != want.readOnly {
@@ -66,7 +67,7 @@ func TestLocksOverwriteAndReport(t *testing.T) {
 	p := decide(t, api.SandboxSpec{
 		Profile: "offline_readonly", Network: "on", ReadOnlyRoot: new(false), Workspace: &api.Workspace{Name: "w"},
 		Limits: api.Limits{TimeoutMS: 90_000},
-	}, operator, policy.Rules{})
+	}, operator, rules.Rules{})
 	s := p.Spec()
 	if s.Network != "none" || !*s.ReadOnlyRoot || !s.Workspace.ReadOnly || s.Limits.TimeoutMS != 60_000 {
 		t.Errorf("granted %+v", s)
@@ -81,7 +82,7 @@ func TestLocksOverwriteAndReport(t *testing.T) {
 		t.Errorf("adjusted\n%+v\nwant\n%+v", got, want)
 	}
 	// Nothing asked is nothing changed.
-	if q := decide(t, api.SandboxSpec{Profile: "offline_readonly"}, operator, policy.Rules{}); len(q.Adjusted()) != 0 {
+	if q := decide(t, api.SandboxSpec{Profile: "offline_readonly"}, operator, rules.Rules{}); len(q.Adjusted()) != 0 {
 		t.Errorf("adjusted %+v although nothing was asked", q.Adjusted())
 	}
 }
@@ -239,7 +240,7 @@ func TestInvalidRequests(t *testing.T) {
 		"engine unknown": {spec{Engine: "nope"}, want{api.CodeNotFound, "engine", "", "auto, gvisor"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := policy.Decide(policy.Request{Spec: c.spec, Facts: facts()}, operator, policy.Rules{})
+			_, err := policy.Decide(policy.Request{Spec: c.spec, Facts: facts()}, operator, rules.Rules{})
 			c.want.check(t, err)
 		})
 	}
@@ -263,9 +264,9 @@ func TestValidRequests(t *testing.T) {
 		"engine auto":       {Engine: "auto"},
 		"engine by name":    {Engine: "gvisor"},
 	} {
-		t.Run(name, func(t *testing.T) { decide(t, s, operator, policy.Rules{}) })
+		t.Run(name, func(t *testing.T) { decide(t, s, operator, rules.Rules{}) })
 	}
-	s := decide(t, api.SandboxSpec{Workspace: &api.Workspace{Path: "/srv//job/"}}, operator, policy.Rules{}).Spec()
+	s := decide(t, api.SandboxSpec{Workspace: &api.Workspace{Path: "/srv//job/"}}, operator, rules.Rules{}).Spec()
 	if s.Workspace.Path != "/srv/job" || s.Cwd != "/srv/job" {
 		t.Errorf("path %q cwd %q", s.Workspace.Path, s.Cwd)
 	}
@@ -275,11 +276,11 @@ func TestErrorsNeverRepeatEnvValues(t *testing.T) {
 	const secret = "hunter2-secret"
 	for _, v := range []string{secret + "\x00", secret + long(128<<10)} {
 		spec := api.SandboxSpec{Env: map[string]string{"TOKEN": v}}
-		_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, operator, policy.Rules{})
+		_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, operator, rules.Rules{})
 		if err == nil || strings.Contains(fmt.Sprintf("%+v", err), "hunter2") {
 			t.Errorf("error %v", err)
 		}
-		_, err = policy.DecideExec(api.ExecRequest{Shell: "x", Env: spec.Env}, policy.Settings{Tenant: "local"}, operator, policy.Rules{})
+		_, err = policy.DecideExec(api.ExecRequest{Shell: "x", Env: spec.Env}, policy.Settings{Tenant: "local"}, operator, rules.Rules{})
 		if err == nil || strings.Contains(fmt.Sprintf("%+v", err), "hunter2") {
 			t.Errorf("error %v", err)
 		}
@@ -288,8 +289,8 @@ func TestErrorsNeverRepeatEnvValues(t *testing.T) {
 
 func TestDisabledAndQuota(t *testing.T) {
 	f := facts()
-	try := func(c policy.Caller, rules string) error {
-		_, err := policy.Decide(policy.Request{Facts: f}, c, mustParse(t, rules))
+	try := func(c policy.Caller, set string) error {
+		_, err := policy.Decide(policy.Request{Facts: f}, c, mustParse(t, set))
 		return err
 	}
 	want{code: api.CodeDisabled, says: "enabled: true"}.check(t, try(operator, "enabled: false"))
@@ -322,7 +323,7 @@ func TestEnforcement(t *testing.T) {
 	enforces[api.EnforcesKernelFiles] = api.Enforcement{Reason: "/proc/stat is that of another cgroup"}
 	f.Engines[0].Enforces = enforces
 
-	p, err := policy.Decide(policy.Request{Facts: f}, operator, policy.Rules{})
+	p, err := policy.Decide(policy.Request{Facts: f}, operator, rules.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,9 +341,9 @@ func TestEnforcement(t *testing.T) {
 		t.Errorf("limits %+v, want %+v", p.Limits(), want)
 	}
 
-	_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Limits: api.Limits{Pids: 10}}, Facts: f}, operator, policy.Rules{})
+	_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Limits: api.Limits{Pids: 10}}, Facts: f}, operator, rules.Rules{})
 	want{code: api.CodeUnsupported, field: "limits.pids", says: "cgroup"}.check(t, err)
-	_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Limits: api.Limits{Pids: 10}}, Facts: f}, tenant, policy.Rules{})
+	_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Limits: api.Limits{Pids: 10}}, Facts: f}, tenant, rules.Rules{})
 	want{code: api.CodeUnsupported, field: "limits.pids"}.check(t, err)
 	if strings.Contains(err.Error(), "/sys") {
 		t.Errorf("a tenant reads a path of the host: %v", err)
@@ -354,16 +355,16 @@ func TestEnforcement(t *testing.T) {
 }
 
 // inProfile are rules with an engine for the usual profile.
-func inProfile(engine string) policy.Rules {
-	return policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {Engine: engine}}}
+func inProfile(engine string) rules.Rules {
+	return rules.Rules{Profiles: map[string]rules.ProfileRule{"agent": {Engine: engine}}}
 }
 
-func withEngine(r policy.Rules, engine string) policy.Rules {
+func withEngine(r rules.Rules, engine string) rules.Rules {
 	r.Engine = engine
 	return r
 }
 
-func least(r policy.Rules, t api.Tier) policy.Rules {
+func least(r rules.Rules, t api.Tier) rules.Rules {
 	r.MinTier = t
 	return r
 }
@@ -376,23 +377,23 @@ func TestEngineChoice(t *testing.T) {
 	none := api.EngineReport{Name: "stub", Tier: api.TierNone, Usable: true, Enforces: allEnforced(), SharesHostFS: true}
 	for name, c := range map[string]struct {
 		engines []api.EngineReport
-		rules   policy.Rules
+		rules   rules.Rules
 		caller  policy.Caller
 		asked   string
 		engine  string
 		want    want
 	}{
-		"auto skips a shared kernel": {[]api.EngineReport{native, gvisor()}, policy.Rules{}, operator, "", "gvisor", want{}},
+		"auto skips a shared kernel": {[]api.EngineReport{native, gvisor()}, rules.Rules{}, operator, "", "gvisor", want{}},
 		"auto takes no microvm": {
-			[]api.EngineReport{broken, vm}, policy.Rules{}, operator, "auto", "",
+			[]api.EngineReport{broken, vm}, rules.Rules{}, operator, "auto", "",
 			want{api.CodeUnavailable, "engine", "", "krun: a microvm is chosen by name or by min_tier"},
 		},
-		"nor below one that is lower": {[]api.EngineReport{vm, native}, policy.Rules{MinTier: api.TierNamespace}, operator, "auto", "native", want{}},
-		"a microvm by name":           {[]api.EngineReport{gvisor(), vm}, policy.Rules{}, operator, "krun", "krun", want{}},
-		"a microvm by the least tier": {[]api.EngineReport{gvisor(), vm}, policy.Rules{MinTier: api.TierMicroVM}, tenant, "auto", "krun", want{}},
-		"a microvm by the rule":       {[]api.EngineReport{gvisor(), vm}, policy.Rules{Engine: "krun"}, tenant, "", "krun", want{}},
+		"nor below one that is lower": {[]api.EngineReport{vm, native}, rules.Rules{MinTier: api.TierNamespace}, operator, "auto", "native", want{}},
+		"a microvm by name":           {[]api.EngineReport{gvisor(), vm}, rules.Rules{}, operator, "krun", "krun", want{}},
+		"a microvm by the least tier": {[]api.EngineReport{gvisor(), vm}, rules.Rules{MinTier: api.TierMicroVM}, tenant, "auto", "krun", want{}},
+		"a microvm by the rule":       {[]api.EngineReport{gvisor(), vm}, rules.Rules{Engine: "krun"}, tenant, "", "krun", want{}},
 		"the mend and the rule that accepts less": {
-			[]api.EngineReport{broken, native}, policy.Rules{}, operator, "", "", want{api.CodeUnavailable, "engine", "", "min_tier: namespace"},
+			[]api.EngineReport{broken, native}, rules.Rules{}, operator, "", "", want{api.CodeUnavailable, "engine", "", "min_tier: namespace"},
 		},
 		"a profile's engine":               {[]api.EngineReport{gvisor(), native}, inProfile("native"), tenant, "", "native", want{}},
 		"a profile's goes before the rule": {[]api.EngineReport{gvisor(), native, vm}, withEngine(inProfile("native"), "krun"), tenant, "auto", "native", want{}},
@@ -408,24 +409,24 @@ func TestEngineChoice(t *testing.T) {
 		},
 		"a profile names one that is not": {[]api.EngineReport{gvisor()}, inProfile("native"), operator, "", "", want{api.CodeUnavailable, "", "", "profiles.agent.engine"}},
 		"auto never falls silently": {
-			[]api.EngineReport{broken, native}, policy.Rules{}, operator, "", "",
+			[]api.EngineReport{broken, native}, rules.Rules{}, operator, "", "",
 			want{api.CodeUnavailable, "engine", "", "no user namespaces (write /proc/sys/x); native: tier namespace"},
 		},
-		"auto falls when the rule says so": {[]api.EngineReport{broken, native}, policy.Rules{MinTier: api.TierNamespace}, operator, "", "native", want{}},
-		"tests may use no tier":            {[]api.EngineReport{none}, policy.Rules{MinTier: api.TierNone}, operator, "", "stub", want{}},
-		"tests may name it":                {[]api.EngineReport{none}, policy.Rules{Engine: "stub"}, tenant, "", "stub", want{}},
-		"no tier is never automatic":       {[]api.EngineReport{none}, policy.Rules{MinTier: api.TierNamespace}, operator, "", "", want{api.CodeUnavailable, "", "", ""}},
-		"operator names a weaker one":      {[]api.EngineReport{gvisor(), native}, policy.Rules{}, operator, "native", "native", want{}},
+		"auto falls when the rule says so": {[]api.EngineReport{broken, native}, rules.Rules{MinTier: api.TierNamespace}, operator, "", "native", want{}},
+		"tests may use no tier":            {[]api.EngineReport{none}, rules.Rules{MinTier: api.TierNone}, operator, "", "stub", want{}},
+		"tests may name it":                {[]api.EngineReport{none}, rules.Rules{Engine: "stub"}, tenant, "", "stub", want{}},
+		"no tier is never automatic":       {[]api.EngineReport{none}, rules.Rules{MinTier: api.TierNamespace}, operator, "", "", want{api.CodeUnavailable, "", "", ""}},
+		"operator names a weaker one":      {[]api.EngineReport{gvisor(), native}, rules.Rules{}, operator, "native", "native", want{}},
 		"not below the minimum": {
-			[]api.EngineReport{gvisor(), native}, policy.Rules{MinTier: api.TierGVisor}, operator, "native", "",
+			[]api.EngineReport{gvisor(), native}, rules.Rules{MinTier: api.TierGVisor}, operator, "native", "",
 			want{api.CodeDenied, "engine", "min_tier", "min_tier: namespace"},
 		},
-		"tenant does not choose":       {[]api.EngineReport{gvisor(), native}, policy.Rules{}, tenant, "native", "", want{api.CodeDenied, "engine", "engine", "engine: native"}},
-		"tenant may name what he gets": {[]api.EngineReport{gvisor(), native}, policy.Rules{}, tenant, "gvisor", "gvisor", want{}},
-		"tenant gets the rule's":       {[]api.EngineReport{gvisor(), native}, policy.Rules{Engine: "native"}, tenant, "", "native", want{}},
-		"rule names one that is not":   {[]api.EngineReport{gvisor()}, policy.Rules{Engine: "native"}, operator, "", "", want{api.CodeUnavailable, "", "", "native"}},
-		"named one is not usable":      {[]api.EngineReport{broken}, policy.Rules{}, operator, "gvisor", "", want{api.CodeUnavailable, "engine", "", "no user namespaces"}},
-		"none at all":                  {nil, policy.Rules{}, operator, "", "", want{api.CodeUnavailable, "", "", "doctor"}},
+		"tenant does not choose":       {[]api.EngineReport{gvisor(), native}, rules.Rules{}, tenant, "native", "", want{api.CodeDenied, "engine", "engine", "engine: native"}},
+		"tenant may name what he gets": {[]api.EngineReport{gvisor(), native}, rules.Rules{}, tenant, "gvisor", "gvisor", want{}},
+		"tenant gets the rule's":       {[]api.EngineReport{gvisor(), native}, rules.Rules{Engine: "native"}, tenant, "", "native", want{}},
+		"rule names one that is not":   {[]api.EngineReport{gvisor()}, rules.Rules{Engine: "native"}, operator, "", "", want{api.CodeUnavailable, "", "", "native"}},
+		"named one is not usable":      {[]api.EngineReport{broken}, rules.Rules{}, operator, "gvisor", "", want{api.CodeUnavailable, "engine", "", "no user namespaces"}},
+		"none at all":                  {nil, rules.Rules{}, operator, "", "", want{api.CodeUnavailable, "", "", "doctor"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := policy.Facts{Engines: c.engines}
@@ -439,7 +440,7 @@ func TestEngineChoice(t *testing.T) {
 			}
 		})
 	}
-	_, err := policy.Decide(policy.Request{Facts: policy.Facts{Engines: []api.EngineReport{broken}}}, tenant, policy.Rules{})
+	_, err := policy.Decide(policy.Request{Facts: policy.Facts{Engines: []api.EngineReport{broken}}}, tenant, rules.Rules{})
 	if err == nil || strings.Contains(err.Error(), "/proc") {
 		t.Errorf("a tenant reads how the host is made: %v", err)
 	}
@@ -465,7 +466,7 @@ func TestImages(t *testing.T) {
 			}
 		}
 	}
-	_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Image: "alpine"}, Facts: facts()}, tenant, policy.Rules{})
+	_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Image: "alpine"}, Facts: facts()}, tenant, rules.Rules{})
 	want{code: api.CodeDenied, field: "image", rule: "images", says: "images: [alpine]"}.check(t, err)
 	// The default image of a profile is the operator's own choice.
 	decide(t, api.SandboxSpec{}, tenant, mustParse(t, "profiles: {agent: {image: 'alpine:3'}}"))

@@ -1,23 +1,24 @@
 package policy
 
 import (
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"maps"
 	"slices"
 )
 
 // shadowedDefaults warns of defaults of a profile that a setting for all profiles overrides.
-func shadowedDefaults(r Rules, report reporter) {
+func shadowedDefaults(r rules.Rules, report rules.Reporter) {
 	for _, name := range slices.Sorted(maps.Keys(r.Profiles)) {
-		rule, field := r.Profiles[name], "profiles."+bounded(name)
-		p, _ := resolveProfile(name, r)
-		for _, l := range limits() {
-			_, own := l.ruled(&rule.Defaults)
-			if _, all := l.ruled(&r.Defaults.Limits); own && all && !p.locks(l.field) {
-				report(warning(field+".defaults."+l.key, "%s.defaults.%s changes nothing: defaults.limits.%s goes before it", field, l.key, l.key).
-					WithHint("leave one of them out, or lock %s in the profile", l.field))
+		rule, field := r.Profiles[name], "profiles."+rules.Shorten(name)
+		p, _ := rules.ResolveProfile(name, r)
+		for _, l := range rules.Limits() {
+			_, own := l.Ruled(&rule.Defaults)
+			if _, all := l.Ruled(&r.Defaults.Limits); own && all && !p.Locks(l.Field) {
+				report(warning(field+".defaults."+l.Key, "%s.defaults.%s changes nothing: defaults.limits.%s goes before it", field, l.Key, l.Key).
+					WithHint("leave one of them out, or lock %s in the profile", l.Field))
 			}
 		}
-		if rule.Image != "" && r.Defaults.Image != "" && !p.locks(fieldImage) {
+		if rule.Image != "" && r.Defaults.Image != "" && !p.Locks(rules.FieldImage) {
 			report(warning(field+".image", "%s.image changes nothing: defaults.image goes before it", field).WithHint("leave one of them out, or lock image in the profile"))
 		}
 	}

@@ -6,21 +6,22 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // What a sandbox writes to its root and to its own workspace comes to limits.disk_bytes
 // in all, whoever divides it.
 func TestDiskIsOfRootAndWorkspace(t *testing.T) {
 	const mib, gib = int64(1 << 20), int64(1 << 30)
-	rule := func(r policy.LimitRule) policy.Rules {
-		return policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {Defaults: r}}}
+	rule := func(r rules.LimitRule) rules.Rules {
+		return rules.Rules{Profiles: map[string]rules.ProfileRule{"agent": {Defaults: r}}}
 	}
 	own := func(size int64) *api.Workspace { return &api.Workspace{SizeBytes: size} }
-	size := func(n int64) *policy.Size { return new(policy.Size(n)) }
+	size := func(n int64) *rules.Size { return new(rules.Size(n)) }
 	for _, c := range []struct {
 		name             string
 		spec             api.SandboxSpec
-		rules            policy.Rules
+		rules            rules.Rules
 		disk, root, work int64
 		want             want
 	}{
@@ -38,13 +39,13 @@ func TestDiskIsOfRootAndWorkspace(t *testing.T) {
 		{name: "both", spec: api.SandboxSpec{Workspace: own(90 * mib), Limits: api.Limits{DiskBytes: 100 * mib}}, disk: 100 * mib, root: 10 * mib, work: 90 * mib},
 		{name: "both, and all of it", spec: api.SandboxSpec{Workspace: own(100 * mib), Limits: api.Limits{DiskBytes: 100 * mib}}, want: want{code: api.CodeInvalid, field: "limits.disk_bytes", says: "the workspace alone takes 100MiB"}},
 		{name: "over the ceiling", spec: api.SandboxSpec{Workspace: own(300 * gib)}, want: want{code: api.CodeDenied, field: "workspace.size_bytes", rule: "profiles.agent.ceilings.disk", says: "256GiB in all"}},
-		{name: "rule on the disk", rules: rule(policy.LimitRule{Disk: size(gib)}), disk: gib, root: gib / 2, work: gib / 2},
-		{name: "rule on both", rules: rule(policy.LimitRule{Disk: size(gib), Workspace: size(4 * gib)}), disk: 4*gib + gib/2, root: gib / 2, work: 4 * gib},
-		{name: "rule that lifts the workspace", rules: rule(policy.LimitRule{Workspace: size(0)}), disk: 6 * gib, root: 6 * gib},
-		{name: "a size where rules lift it", rules: rule(policy.LimitRule{Workspace: size(0)}), spec: api.SandboxSpec{Workspace: own(gib)}, disk: 3 * gib, root: 2 * gib, work: gib},
+		{name: "rule on the disk", rules: rule(rules.LimitRule{Disk: size(gib)}), disk: gib, root: gib / 2, work: gib / 2},
+		{name: "rule on both", rules: rule(rules.LimitRule{Disk: size(gib), Workspace: size(4 * gib)}), disk: 4*gib + gib/2, root: gib / 2, work: 4 * gib},
+		{name: "rule that lifts the workspace", rules: rule(rules.LimitRule{Workspace: size(0)}), disk: 6 * gib, root: 6 * gib},
+		{name: "a size where rules lift it", rules: rule(rules.LimitRule{Workspace: size(0)}), spec: api.SandboxSpec{Workspace: own(gib)}, disk: 3 * gib, root: 2 * gib, work: gib},
 		{
 			name:  "rules that lift all",
-			rules: policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {Defaults: policy.LimitRule{Disk: size(0)}, Ceilings: policy.LimitRule{Disk: size(0)}}}},
+			rules: rules.Rules{Profiles: map[string]rules.ProfileRule{"agent": {Defaults: rules.LimitRule{Disk: size(0)}, Ceilings: rules.LimitRule{Disk: size(0)}}}},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -74,22 +75,22 @@ func TestDiskIsOfRootAndWorkspace(t *testing.T) {
 func TestDiskThatTheEngineDoesNotHold(t *testing.T) {
 	f := facts()
 	f.Engines[0].Enforces["disk_bytes"] = api.Enforcement{Reason: "overlay2"}
-	p, err := policy.Decide(policy.Request{Facts: f}, operator, policy.Rules{})
+	p, err := policy.Decide(policy.Request{Facts: f}, operator, rules.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if u := p.Unenforced(); len(u) != 1 || u[0].Field != "limits.disk_bytes" || p.RootBytes() != 0 || p.Spec().Workspace.SizeBytes != 4<<30 {
 		t.Errorf("unenforced %+v, root %d, workspace %+v", u, p.RootBytes(), p.Spec().Workspace)
 	}
-	again, err := policy.Decide(policy.Request{Spec: p.Spec(), Facts: f}, operator, policy.Rules{})
+	again, err := policy.Decide(policy.Request{Spec: p.Spec(), Facts: f}, operator, rules.Rules{})
 	if err != nil || !reflect.DeepEqual(again.Spec(), p.Spec()) {
 		t.Errorf("decided again: %+v, %v", again.Spec(), err)
 	}
 	disk := api.SandboxSpec{Limits: api.Limits{DiskBytes: 1 << 30}}
-	_, err = policy.Decide(policy.Request{Spec: disk, Facts: f}, operator, policy.Rules{})
+	_, err = policy.Decide(policy.Request{Spec: disk, Facts: f}, operator, rules.Rules{})
 	want{code: api.CodeUnsupported, field: "limits.disk_bytes"}.check(t, err)
 	disk.ReadOnlyRoot = new(true)
-	if p, err = policy.Decide(policy.Request{Spec: disk, Facts: f}, operator, policy.Rules{}); err != nil || len(p.Unenforced()) != 0 {
+	if p, err = policy.Decide(policy.Request{Spec: disk, Facts: f}, operator, rules.Rules{}); err != nil || len(p.Unenforced()) != 0 {
 		t.Errorf("with a root that is not written to: %+v, %v", p.Unenforced(), err)
 	}
 }

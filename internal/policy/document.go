@@ -5,24 +5,25 @@ import (
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // CheckFile finds all errors in a policy file, and warns of rules that have no effect because
 // another rule takes precedence. The problems are in the order of the file, errors and warnings
 // mixed. A file has no errors if and only if ParseRules accepts it.
 func CheckFile(data []byte) []api.PolicyProblem {
-	d := readDocument(data)
-	out := make([]api.PolicyProblem, 0, len(d.errors))
-	add := func(p problem, warning bool) {
+	d := rules.ReadDocument(data)
+	out := make([]api.PolicyProblem, 0, len(d.Errors))
+	add := func(p rules.Problem, warning bool) {
 		out = append(out, api.PolicyProblem{
-			Line: p.line, Column: p.column, Warning: warning, Key: p.err.Field, Message: p.err.Message, Hint: p.err.Hint,
+			Line: p.Line, Column: p.Column, Warning: warning, Key: p.Err.Field, Message: p.Err.Message, Hint: p.Err.Hint,
 		})
 	}
-	for _, p := range d.errors {
+	for _, p := range d.Errors {
 		add(p, false)
 	}
-	if len(d.errors) == 0 {
-		shadowed(d.rules, func(err *api.Error) { add(problem{d.find(err.Field), err}, true) })
+	if len(d.Errors) == 0 {
+		shadowed(d.Rules, func(err *api.Error) { add(d.ProblemOf(err), true) })
 	}
 	slices.SortStableFunc(out, func(a, b api.PolicyProblem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))

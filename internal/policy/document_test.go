@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // check lists the problems of a file as "line:column kind key".
@@ -119,7 +120,7 @@ func FuzzCheckFile(f *testing.F) {
 				t.Fatalf("%+v", p)
 			}
 		}
-		if _, err := policy.ParseRules(data); (err != nil) != wrong {
+		if _, err := rules.ParseRules(data); (err != nil) != wrong {
 			t.Fatalf("errors %v, and ParseRules says %v", wrong, err)
 		}
 	})

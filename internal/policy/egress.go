@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // EgressGrant is the granted egress of a sandbox. It is plain data, so that the enforcing component
@@ -31,7 +32,7 @@ type EgressGrant struct {
 	// them, and the rules apply to them as to other addresses.
 	Hosts map[string][]netip.Addr `json:"hosts,omitempty"`
 	// Upstream is the proxy that all connections use. Nil is no proxy.
-	Upstream *EgressUpstream `json:"upstream,omitempty"`
+	Upstream *rules.EgressUpstream `json:"upstream,omitempty"`
 	// Shown is the permanent part as a record shows it: rules as they were requested, without the
 	// operator's.
 	Shown api.Egress `json:"shown,omitzero"`
@@ -97,9 +98,9 @@ func (g EgressGrant) RequestRules() (*rule.Requests, error) {
 	return rule.CompileRequests(requestsOf(g.Demanded), requestsOf(g.Requests))
 }
 
-func requestsOf(rules []api.RequestRule) []rule.Request {
-	out := make([]rule.Request, 0, len(rules))
-	for _, r := range rules {
+func requestsOf(set []api.RequestRule) []rule.Request {
+	out := make([]rule.Request, 0, len(set))
+	for _, r := range set {
 		out = append(out, rule.Request(r))
 	}
 	return out
@@ -202,30 +203,30 @@ func checkNetwork(d *decision) *api.Error {
 	asked := d.spec.Egress != nil
 	switch d.spec.Network {
 	case "":
-		d.spec.Network = d.profile.network
+		d.spec.Network = d.profile.Network
 		if asked {
-			d.spec.Network = networkOn
+			d.spec.Network = rules.NetworkOn
 		}
-	case networkNone:
+	case rules.NetworkNone:
 		if !asked {
 			break
 		}
-		if !d.profile.locks(fieldNetwork) {
-			return api.Invalid(fieldEgress, "egress was asked for, and network is %q", networkNone).
-				WithHint("leave network out, or write %q; or leave egress out", networkOn)
+		if !d.profile.Locks(rules.FieldNetwork) {
+			return api.Invalid(rules.FieldEgress, "egress was asked for, and network is %q", rules.NetworkNone).
+				WithHint("leave network out, or write %q; or leave egress out", rules.NetworkOn)
 		}
-	case networkOn:
+	case rules.NetworkOn:
 	default:
-		return api.Invalid("network", "network %s is not known", show(d.spec.Network)).
-			WithHint("write %q or %q, or leave network out for the profile's", networkNone, networkOn)
+		return api.Invalid("network", "network %s is not known", rules.Quote(d.spec.Network)).
+			WithHint("write %q or %q, or leave network out for the profile's", rules.NetworkNone, rules.NetworkOn)
 	}
-	if d.spec.Network == networkNone && asked {
+	if d.spec.Network == rules.NetworkNone && asked {
 		// The lock removed the network and its egress.
 		data, err := json.Marshal(d.spec.Egress)
 		if err != nil {
 			return api.Errorf(api.CodeInternal, "show what was asked for: %w", err)
 		}
-		d.adjust(fieldEgress, bounded(string(data)), "", ruleName(d.profile.name, "locked", fieldNetwork))
+		d.adjust(rules.FieldEgress, rules.Shorten(string(data)), "", rules.KeyPath(d.profile.Name, "locked", rules.FieldNetwork))
 		d.spec.Egress = nil
 	}
 	return nil
@@ -233,7 +234,7 @@ func checkNetwork(d *decision) *api.Error {
 
 // checkEgress decides the egress.
 func checkEgress(d *decision) *api.Error {
-	if d.spec.Network != networkOn {
+	if d.spec.Network != rules.NetworkOn {
 		return nil
 	}
 	asked := api.Egress{}
@@ -263,7 +264,7 @@ func checkLink(d *decision) *api.Error {
 		case reason == "":
 			reason = "the engine reports no support for it"
 		}
-		return unsupported("network", "network %q was asked for, and engine %s cannot hold a sandbox to rules of egress here: %s", networkOn, d.engine.Name, reason).
+		return unsupported("network", "network %q was asked for, and engine %s cannot hold a sandbox to rules of egress here: %s", rules.NetworkOn, d.engine.Name, reason).
 			WithHint("run without a network, or choose another engine")
 	}
 	for _, g := range []*EgressGrant{d.first, d.egress} {
@@ -285,8 +286,8 @@ type egressWish struct {
 	// tenant owns the sandbox. caller is the present caller.
 	tenant  string
 	caller  Caller
-	profile profile
-	rules   Rules
+	profile rules.Profile
+	rules   rules.Rules
 	because func(field, rule string)
 }
 
@@ -295,7 +296,7 @@ func (w egressWish) grant(asked api.Egress) (EgressGrant, *api.Error) {
 	var g EgressGrant
 	if asked.Allow == nil {
 		asked.Allow = []string{}
-		for _, i := range w.profile.egress {
+		for _, i := range w.profile.Egress {
 			asked.Allow = append(asked.Allow, i.String())
 		}
 	}
@@ -320,7 +321,7 @@ func (w egressWish) grant(asked api.Egress) (EgressGrant, *api.Error) {
 	}
 	g.Shown.Limits = g.Limits
 	if asked.Ask && w.rules.Egress.Ask != nil && !*w.rules.Egress.Ask {
-		return g, denied("egress.ask", "egress.ask", "sandboxes do not wait for approval here").
+		return g, rules.Denied("egress.ask", "egress.ask", "sandboxes do not wait for approval here").
 			WithHint("leave ask out; the smallest rule that would allow it is `egress: {ask: true}`")
 	}
 	g.Ask, g.Shown.Ask = asked.Ask, asked.Ask

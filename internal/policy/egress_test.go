@@ -13,6 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 const egressFile = `
@@ -57,12 +58,12 @@ func flows(t *testing.T, g policy.EgressGrant, now time.Time) *rule.Set {
 
 func TestEgressOfTheBuiltinProfiles(t *testing.T) {
 	for _, name := range []string{"agent", "default", "offline_readonly"} {
-		if _, ok := decide(t, api.SandboxSpec{Profile: name}, tenant, policy.Rules{}).Egress(); ok {
+		if _, ok := decide(t, api.SandboxSpec{Profile: name}, tenant, rules.Rules{}).Egress(); ok {
 			t.Errorf("%s has a network", name)
 		}
 	}
 	for _, name := range []string{"network_basic", "network_extended"} {
-		p := decide(t, api.SandboxSpec{Profile: name}, tenant, policy.Rules{})
+		p := decide(t, api.SandboxSpec{Profile: name}, tenant, rules.Rules{})
 		g := egress(t, p)
 		if want := []string{"@pypi", "@npm", "@debian", "@github-read"}; !slices.Equal(p.Spec().Egress.Allow, want) || p.Spec().Network != "on" {
 			t.Errorf("%s: %+v", name, p.Spec())
@@ -71,17 +72,17 @@ func TestEgressOfTheBuiltinProfiles(t *testing.T) {
 		if s.Flow("pypi.org", 443).Refusal() != nil || s.Flow("example.com", 443).Refusal() == nil {
 			t.Errorf("%s: the list does not say what it says", name)
 		}
-		if _, ok := decide(t, api.SandboxSpec{Profile: name, Network: "none"}, tenant, policy.Rules{}).Egress(); ok {
+		if _, ok := decide(t, api.SandboxSpec{Profile: name, Network: "none"}, tenant, rules.Rules{}).Egress(); ok {
 			t.Errorf("%s: a network although none was asked for", name)
 		}
-		decide(t, api.SandboxSpec{Profile: name, Egress: &api.Egress{Allow: []string{"pypi.org", "@npm"}}}, tenant, policy.Rules{})
+		decide(t, api.SandboxSpec{Profile: name, Egress: &api.Egress{Allow: []string{"pypi.org", "@npm"}}}, tenant, rules.Rules{})
 	}
 	// A network without a list is one on which nothing is allowed.
-	g := egress(t, decide(t, api.SandboxSpec{Network: "on"}, tenant, policy.Rules{}))
+	g := egress(t, decide(t, api.SandboxSpec{Network: "on"}, tenant, rules.Rules{}))
 	if len(g.Rules) != 0 {
 		t.Errorf("nothing was asked, and %v is granted", g.Rules)
 	}
-	p := decide(t, api.SandboxSpec{Profile: "offline_readonly", Egress: &api.Egress{Allow: []string{"pypi.org"}}}, operator, policy.Rules{})
+	p := decide(t, api.SandboxSpec{Profile: "offline_readonly", Egress: &api.Egress{Allow: []string{"pypi.org"}}}, operator, rules.Rules{})
 	if _, ok := p.Egress(); ok || p.Spec().Network != "none" || p.Spec().Egress != nil || len(p.Adjusted()) != 1 || p.Adjusted()[0].Field != "egress" {
 		t.Errorf("locked: %+v %+v", p.Spec(), p.Adjusted())
 	}
@@ -89,7 +90,7 @@ func TestEgressOfTheBuiltinProfiles(t *testing.T) {
 
 // A proxy without a port has the one of its scheme.
 func TestProxyPorts(t *testing.T) {
-	for proxy, want := range map[string]policy.EgressUpstream{
+	for proxy, want := range map[string]rules.EgressUpstream{
 		"http://proxy.corp": {Address: "proxy.corp:80"}, "https://proxy.corp/": {Address: "proxy.corp:443", TLS: true},
 		"https://proxy.corp:8443": {Address: "proxy.corp:8443", TLS: true}, "http://[::1]:3128": {Address: "[::1]:3128"},
 	} {
@@ -99,7 +100,7 @@ func TestProxyPorts(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"http://proxy.corp:0", "http://proxy.corp:65536", "http://:80", "http://proxy.corp/x", "http://proxy.corp?x", "http://proxy.corp#x", "ftp://proxy.corp"} {
-		if _, err := policy.ParseRules([]byte("egress: {upstream: {proxy: '" + bad + "'}}")); api.CodeOf(err) != api.CodeInvalid {
+		if _, err := rules.ParseRules([]byte("egress: {upstream: {proxy: '" + bad + "'}}")); api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -125,7 +126,7 @@ func TestEgressGrants(t *testing.T) {
 	if g.Limits != (api.EgressLimits{Connections: 100, BytesOut: 1 << 20}) {
 		t.Errorf("limits %+v", g.Limits)
 	}
-	if want := (&policy.EgressUpstream{
+	if want := (&rules.EgressUpstream{
 		Address: "proxy.corp:3128", Except: []string{"git.corp", ".intern"},
 		ExceptAddrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.1/32")},
 	}); !reflect.DeepEqual(g.Upstream, want) || g.Hosts["git.corp"][0] != netip.MustParseAddr("10.2.3.4") {
@@ -228,7 +229,7 @@ func TestEgressFileErrors(t *testing.T) {
 		"twice":          {"egress: {allow: [], allow: []}", "egress.allow", "duplicate"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := policy.ParseRules([]byte(c.text))
+			_, err := rules.ParseRules([]byte(c.text))
 			want{code: api.CodeInvalid, field: c.field, says: c.says}.check(t, err)
 			if strings.Contains(fmt.Sprint(err), "hunter2") {
 				t.Errorf("the error tells a password: %v", err)
@@ -320,7 +321,7 @@ func TestEgressChange(t *testing.T) {
 }
 
 func TestRefreshedEgressHoldsBackMore(t *testing.T) {
-	g := egress(t, decide(t, asking("a.org", "b.org"), operator, policy.Rules{}))
+	g := egress(t, decide(t, asking("a.org", "b.org"), operator, rules.Rules{}))
 	r := mustParse(t, "egress: {deny: [a.org], hosts: {b.org: 192.0.2.1}}")
 	in := policy.Settings{Tenant: "local", Profile: "agent"}
 	for range 2 {
@@ -333,7 +334,7 @@ func TestRefreshedEgressHoldsBackMore(t *testing.T) {
 	if s.Flow("a.org", 443).Refusal() == nil || s.Flow("b.org", 443).Refusal() != nil || len(g.Rules) != 3 || len(g.Hosts) != 1 {
 		t.Errorf("refreshed: %+v", g)
 	}
-	g, err := policy.RefreshEgress(g, in, policy.Rules{}, time.Unix(1, 0))
+	g, err := policy.RefreshEgress(g, in, rules.Rules{}, time.Unix(1, 0))
 	if err != nil || len(g.Rules) != 2 || len(g.Hosts) != 0 {
 		t.Errorf("refreshed again: %+v %v", g, err)
 	}
@@ -343,19 +344,19 @@ func TestRefreshedEgressHoldsBackMore(t *testing.T) {
 // further grant changes no other decision, and lets out nothing that it does not hold.
 func TestEgressIsMonotone(t *testing.T) {
 	some := []string{"a.org", "x.a.org", "*.a.org", "*", "b.org", "a.org:22", "*:22", "a.org at 10.1.0.0/16", "*.a.org at 10.0.0.0/8", "192.0.2.9:80", "a.org:443"}
-	item := func(r *rand.Rand) policy.EgressItem {
+	item := func(r *rand.Rand) rules.EgressItem {
 		i, err := rule.ParseItem(pick(r, some...))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return policy.EgressItem{Item: i}
+		return rules.EgressItem{Item: i}
 	}
-	compile := func(items ...policy.EgressItem) *rule.Set {
-		var rules []rule.Rule
+	compile := func(items ...rules.EgressItem) *rule.Set {
+		var set []rule.Rule
 		for _, i := range items {
-			rules = append(rules, i.Rule)
+			set = append(set, i.Rule)
 		}
-		s, err := rule.Compile(rules)
+		s, err := rule.Compile(set)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -375,18 +376,18 @@ func TestEgressIsMonotone(t *testing.T) {
 	granted, opened := 0, 0
 	for seed := range uint64(20_000) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		var rules policy.Rules
+		var set rules.Rules
 		for range r.IntN(3) {
-			rules.Egress.Allow = append(rules.Egress.Allow, item(r))
+			set.Egress.Allow = append(set.Egress.Allow, item(r))
 		}
-		more := rules
+		more := set
 		added := item(r)
-		more.Egress.Allow = append(slices.Clone(rules.Egress.Allow), added)
+		more.Egress.Allow = append(slices.Clone(set.Egress.Allow), added)
 		spec := asking(item(r).String())
 		if r.IntN(2) == 0 {
 			spec.Egress.Allow = append(spec.Egress.Allow, item(r).String())
 		}
-		p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, tenant, rules)
+		p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, tenant, set)
 		q, err2 := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, tenant, more)
 		switch {
 		case err == nil && (err2 != nil || !reflect.DeepEqual(p, q)):
@@ -405,7 +406,7 @@ func TestEgressIsMonotone(t *testing.T) {
 			if lets(flows(t, g, time.Time{}), f) && !lets(one, f) {
 				t.Fatalf("%q lets out %+v, which %v do not hold", spec.Egress.Allow, f, more.Egress.Allow)
 			}
-			if err == nil && lets(compile(rules.Egress.Allow...), f) != lets(one, f) && !lets(compile(added), f) {
+			if err == nil && lets(compile(set.Egress.Allow...), f) != lets(one, f) && !lets(compile(added), f) {
 				t.Fatalf("the grant %v changes %+v", added, f)
 			}
 		}
@@ -438,7 +439,7 @@ func FuzzEgressRules(f *testing.F) {
 	for _, s := range []string{"a.org", "*.a.org:22", "@pypi", "a.org at 10.0.0.0/8", "deny a.org", "1.2.3.4:80", "a\x00b", "@a/b", "*", "127.1:80"} {
 		f.Add(s, s)
 	}
-	r, err := policy.ParseRules([]byte(egressFile))
+	r, err := rules.ParseRules([]byte(egressFile))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -7,17 +7,18 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // DecideEgressChange grants a change of the rules of a running sandbox, or returns why not. Added
 // rules are judged as in a create, with the rights of the present caller. Earlier grants stay,
 // except for what the operator denies now.
-func DecideEgressChange(c api.EgressChange, g EgressGrant, s Settings, caller Caller, rules Rules, now time.Time) (EgressGrant, error) {
-	p, known := resolveProfile(s.Profile, rules)
+func DecideEgressChange(c api.EgressChange, g EgressGrant, s Settings, caller Caller, set rules.Rules, now time.Time) (EgressGrant, error) {
+	p, known := rules.ResolveProfile(s.Profile, set)
 	if !known {
-		p = profile{name: s.Profile}
+		p = rules.Profile{Name: s.Profile}
 	}
-	w := egressWish{tenant: s.Tenant, caller: caller, profile: p, rules: rules, because: func(string, string) {}}
+	w := egressWish{tenant: s.Tenant, caller: caller, profile: p, rules: set, because: func(string, string) {}}
 	ch := egressChange{wish: w, g: g.clone(), c: c, now: now}
 	for _, do := range []func() *api.Error{ch.check, ch.prune, ch.remove, ch.add, ch.settle} {
 		if err := do(); err != nil {
@@ -29,12 +30,12 @@ func DecideEgressChange(c api.EgressChange, g EgressGrant, s Settings, caller Ca
 
 // RefreshEgress updates a grant to the operator's present rules: the deny rules, the route and the
 // request rules. What callers requested stays.
-func RefreshEgress(g EgressGrant, s Settings, rules Rules, now time.Time) (EgressGrant, error) {
-	p, known := resolveProfile(s.Profile, rules)
+func RefreshEgress(g EgressGrant, s Settings, set rules.Rules, now time.Time) (EgressGrant, error) {
+	p, known := rules.ResolveProfile(s.Profile, set)
 	if !known {
-		p = profile{name: s.Profile}
+		p = rules.Profile{Name: s.Profile}
 	}
-	ch := egressChange{wish: egressWish{tenant: s.Tenant, caller: Caller{Operator: true}, profile: p, rules: rules}, g: g.clone(), now: now}
+	ch := egressChange{wish: egressWish{tenant: s.Tenant, caller: Caller{Operator: true}, profile: p, rules: set}, g: g.clone(), now: now}
 	if err := ch.prune(); err != nil {
 		return EgressGrant{}, err
 	}
@@ -67,16 +68,16 @@ func (ch *egressChange) check() *api.Error {
 	switch c := ch.c; {
 	case len(c.Allow)+len(c.Deny)+len(c.Remove) == 0:
 		return api.Invalid("allow", "no change was asked for").WithHint("name rules in allow, deny or remove")
-	case c.ForMS < 0 || c.ForMS > maxTimeoutMS:
-		return api.Invalid("for_ms", "a time of %d ms was asked for", c.ForMS).WithHint("0 is for good; at most %d", int64(maxTimeoutMS))
+	case c.ForMS < 0 || c.ForMS > rules.MaxTimeoutMS:
+		return api.Invalid("for_ms", "a time of %d ms was asked for", c.ForMS).WithHint("0 is for good; at most %d", int64(rules.MaxTimeoutMS))
 	case c.ForMS > 0 && len(c.Allow)+len(c.Deny) == 0:
 		return api.Invalid("for_ms", "only what is added ends by itself").WithHint("leave for_ms out")
 	case len(c.Remove) > maxEgressRules:
-		return tooLarge("remove", "there are %d rules", len(c.Remove)).WithHint("at most %d", maxEgressRules)
+		return rules.TooLarge("remove", "there are %d rules", len(c.Remove)).WithHint("at most %d", maxEgressRules)
 	}
-	if p := ch.wish.profile; p.locks(fieldEgress) && len(ch.c.Allow) > 0 {
-		by := ruleName(p.name, "locked", fieldEgress)
-		return denied(by, "allow", "the profile %s settles what its sandboxes may reach", p.name).
+	if p := ch.wish.profile; p.Locks(rules.FieldEgress) && len(ch.c.Allow) > 0 {
+		by := rules.KeyPath(p.Name, "locked", rules.FieldEgress)
+		return rules.Denied(by, "allow", "the profile %s settles what its sandboxes may reach", p.Name).
 			WithHint("make a sandbox of another profile; the operator's rule is %s", by)
 	}
 	return nil
@@ -91,21 +92,21 @@ func (ch *egressChange) prune() *api.Error {
 // remove removes rules in force, by their shown text.
 func (ch *egressChange) remove() *api.Error {
 	for i, text := range ch.c.Remove {
-		field := at("remove", i)
+		field := rules.ElementAt("remove", i)
 		if len(text) > maxEgressRule {
-			return tooLarge(field, "the rule has %d bytes", len(text)).WithHint("at most %d", maxEgressRule)
+			return rules.TooLarge(field, "the rule has %d bytes", len(text)).WithHint("at most %d", maxEgressRule)
 		}
 		bare, deny := strings.CutPrefix(text, "deny ")
 		item, err := rule.ParseItem(bare)
 		if err != nil {
-			return ruleError(field, err)
+			return rules.RuleError(field, err)
 		}
 		shown := item.String()
 		if !ch.drop(shown, deny, ch.wish.caller.Operator) {
 			if ch.held(shown, deny) {
-				return denied("operator_only", field, "%s was put there by the operator", show(text)).WithHint("only the operator can take it away")
+				return rules.Denied("operator_only", field, "%s was put there by the operator", rules.Quote(text)).WithHint("only the operator can take it away")
 			}
-			return api.Invalid(field, "%s is not in force in this sandbox", show(text)).WithHint("`cloche egress rules` shows what is")
+			return api.Invalid(field, "%s is not in force in this sandbox", rules.Quote(text)).WithHint("`cloche egress rules` shows what is")
 		}
 	}
 	return nil
@@ -153,12 +154,12 @@ func (ch *egressChange) add() *api.Error {
 	return nil
 }
 
-func (ch *egressChange) put(rules []rule.Rule, shown []string, held bool, list *[]string) {
+func (ch *egressChange) put(set []rule.Rule, shown []string, held bool, list *[]string) {
 	for _, text := range shown {
 		if slices.Contains(*list, text) {
 			continue
 		}
-		deny := len(rules) > 0 && rules[0].Deny
+		deny := len(set) > 0 && set[0].Deny
 		ch.g.Temporary = slices.DeleteFunc(ch.g.Temporary, func(t TemporaryRule) bool {
 			return t.Shown == text && t.Rule.Deny == deny && t.Held == held
 		})
@@ -167,7 +168,7 @@ func (ch *egressChange) put(rules []rule.Rule, shown []string, held bool, list *
 			continue
 		}
 		end := ch.now.Add(time.Duration(ch.c.ForMS) * time.Millisecond)
-		for _, r := range rules {
+		for _, r := range set {
 			if shownOf(r) == text {
 				if held {
 					r.ID = operatorsDeny + text
@@ -195,12 +196,12 @@ func (ch *egressChange) operators() []rule.Rule {
 		if err != nil {
 			continue // it was valid when it was added
 		}
-		rules, err := expandOne(ch.wish.rules.Egress.book(), item, true)
+		set, err := rules.ExpandItem(ch.wish.rules.Egress.Book(), item, true)
 		if err != nil {
 			// The bundle is no longer in the file. What it contained is in Rules.
-			rules = slices.DeleteFunc(slices.Clone(ch.g.Rules), func(r rule.Rule) bool { return !r.Deny || r.ID != operatorsDeny+text })
+			set = slices.DeleteFunc(slices.Clone(ch.g.Rules), func(r rule.Rule) bool { return !r.Deny || r.ID != operatorsDeny+text })
 		}
-		for _, r := range rules {
+		for _, r := range set {
 			r.ID = operatorsDeny + text
 			out = append(out, r)
 		}
@@ -222,13 +223,13 @@ func (ch *egressChange) settle() *api.Error {
 		}
 		item, err := rule.ParseItem(text)
 		if err != nil {
-			return ruleError("egress", err)
+			return rules.RuleError("egress", err)
 		}
-		rules, err := expandOne(ch.wish.rules.Egress.book(), item, deny)
+		set, err := rules.ExpandItem(ch.wish.rules.Egress.Book(), item, deny)
 		if err != nil {
-			return ruleError("egress", err)
+			return rules.RuleError("egress", err)
 		}
-		for _, r := range rules {
+		for _, r := range set {
 			if item.Bundle == "" {
 				r.ID = r.String()
 			}
@@ -248,16 +249,16 @@ func (ch *egressChange) settle() *api.Error {
 	}
 	ch.g.Rules = append(out, ch.operators()...)
 	if n := len(ch.g.Rules) + len(ch.g.Temporary); n > maxGranted {
-		return tooLarge("allow", "the sandbox would have %d rules, with bundles written out", n).WithHint("at most %d; remove some", maxGranted)
+		return rules.TooLarge("allow", "the sandbox would have %d rules, with bundles written out", n).WithHint("at most %d; remove some", maxGranted)
 	}
 	compiled, err := rule.CompileRequests(requestsOf(ch.g.Requests))
 	if err != nil {
-		return ruleError("egress.requests", err)
+		return rules.RuleError("egress.requests", err)
 	}
 	for _, r := range ch.g.RulesAt(ch.now) {
 		if compiled.Opaque(r) {
-			return api.Invalid("allow", "requests to a host of this sandbox are narrowed, and %s lets any protocol reach it", show(r.String())).
-				WithHint("write %s without port, which is HTTP and TLS on 80 and 443", show(r.Host))
+			return api.Invalid("allow", "requests to a host of this sandbox are narrowed, and %s lets any protocol reach it", rules.Quote(r.String())).
+				WithHint("write %s without port, which is HTTP and TLS on 80 and 443", rules.Quote(r.Host))
 		}
 	}
 	ch.g.Demanded = ch.wish.demanded()

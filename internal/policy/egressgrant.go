@@ -6,12 +6,13 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // grantList is one of the operator's lists from which callers can request rules.
 type grantList struct {
 	field string
-	items []EgressItem
+	items []rules.EgressItem
 }
 
 // grants returns all lists that apply to the request.
@@ -20,23 +21,23 @@ func (w egressWish) grants() []grantList {
 	if t := w.rules.Tenants[w.tenant].Egress.Allow; t != nil {
 		out = append(out, grantList{"tenants." + w.tenant + ".egress.allow", *t})
 	}
-	return append(out, grantList{w.profile.egressBy(), w.profile.egress})
+	return append(out, grantList{w.profile.EgressBy(), w.profile.Egress})
 }
 
 // grantFor returns the operator's rule that covers all of r.
 func (w egressWish) grantFor(r rule.Rule) (string, bool) {
-	book := w.rules.Egress.book()
+	book := w.rules.Egress.Book()
 	for _, l := range w.grants() {
 		for i, item := range l.items {
 			if item.Bundle == "" {
 				if item.Rule.Covers(r) {
-					return at(l.field, i), true
+					return rules.ElementAt(l.field, i), true
 				}
 				continue
 			}
-			rules, err := book.Expand(item.Item)
-			if err == nil && slices.ContainsFunc(rules, func(o rule.Rule) bool { return o.Covers(r) }) {
-				return at(l.field, i), true
+			set, err := book.Expand(item.Item)
+			if err == nil && slices.ContainsFunc(set, func(o rule.Rule) bool { return o.Covers(r) }) {
+				return rules.ElementAt(l.field, i), true
 			}
 		}
 	}
@@ -45,40 +46,40 @@ func (w egressWish) grantFor(r rule.Rule) (string, bool) {
 
 // items parses a list of rules from a caller: without duplicates, expanded, and with the shown
 // text.
-func (w egressWish) items(field string, texts []string, deny bool, each func(field string, item rule.Item, rules []rule.Rule) *api.Error) (all []rule.Rule, shown []string, _ *api.Error) {
+func (w egressWish) items(field string, texts []string, deny bool, each func(field string, item rule.Item, set []rule.Rule) *api.Error) (all []rule.Rule, shown []string, _ *api.Error) {
 	if len(texts) > maxEgressRules {
-		return nil, nil, tooLarge(field, "there are %d rules", len(texts)).WithHint("at most %d; a bundle of the operator's holds more", maxEgressRules)
+		return nil, nil, rules.TooLarge(field, "there are %d rules", len(texts)).WithHint("at most %d; a bundle of the operator's holds more", maxEgressRules)
 	}
 	shown = []string{}
-	book := w.rules.Egress.book()
+	book := w.rules.Egress.Book()
 	for i, text := range texts {
-		one := at(field, i)
+		one := rules.ElementAt(field, i)
 		if len(text) > maxEgressRule {
-			return nil, nil, tooLarge(one, "the rule has %d bytes", len(text)).WithHint("at most %d", maxEgressRule)
+			return nil, nil, rules.TooLarge(one, "the rule has %d bytes", len(text)).WithHint("at most %d", maxEgressRule)
 		}
 		item, err := rule.ParseItem(text)
 		if err != nil {
-			return nil, nil, ruleError(one, err)
+			return nil, nil, rules.RuleError(one, err)
 		}
 		if slices.Contains(shown, item.String()) {
 			continue
 		}
-		rules, err := expandOne(book, item, deny)
+		set, err := rules.ExpandItem(book, item, deny)
 		if err != nil {
-			return nil, nil, ruleError(one, err)
+			return nil, nil, rules.RuleError(one, err)
 		}
-		for i, r := range rules {
+		for i, r := range set {
 			if r.ID == "" || deny && item.Bundle == "" {
-				rules[i].ID = r.String()
+				set[i].ID = r.String()
 			}
 		}
-		if err := each(one, item, rules); err != nil {
+		if err := each(one, item, set); err != nil {
 			return nil, nil, err
 		}
-		all, shown = append(all, rules...), append(shown, item.String())
+		all, shown = append(all, set...), append(shown, item.String())
 	}
 	if len(all) > maxGranted {
-		return nil, nil, tooLarge(field, "these are %d rules, with bundles written out", len(all)).WithHint("at most %d", maxGranted)
+		return nil, nil, rules.TooLarge(field, "these are %d rules, with bundles written out", len(all)).WithHint("at most %d", maxGranted)
 	}
 	return all, shown, nil
 }
@@ -90,11 +91,11 @@ const maxGranted = 4096
 func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, *api.Error) {
 	demanded, err := rule.CompileRequests(requestsOf(w.demanded()))
 	if err != nil {
-		return nil, nil, ruleError("egress.requests", err)
+		return nil, nil, rules.RuleError("egress.requests", err)
 	}
 	held := w.operatorsDenies()
-	return w.items(field, texts, false, func(field string, item rule.Item, rules []rule.Rule) *api.Error {
-		for _, r := range rules {
+	return w.items(field, texts, false, func(field string, item rule.Item, set []rule.Rule) *api.Error {
+		for _, r := range set {
 			by, ok := w.grantFor(r)
 			switch {
 			case ok:
@@ -104,16 +105,16 @@ func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, 
 				return w.notGranted(field, item, r)
 			}
 			if demanded.Opaque(r) {
-				return denied("egress.requests", field, "%s was asked for, which is any protocol, and the operator lets only some requests reach this host", show(r.String())).
-					WithHint("ask for %s without port, which is HTTP and TLS on 80 and 443", show(r.Host))
+				return rules.Denied("egress.requests", field, "%s was asked for, which is any protocol, and the operator lets only some requests reach this host", rules.Quote(r.String())).
+					WithHint("ask for %s without port, which is HTTP and TLS on 80 and 443", rules.Quote(r.Host))
 			}
 			if item.Bundle == "" {
 				if i := slices.IndexFunc(held, func(d rule.Rule) bool { return d.HoldsBack(r) }); i >= 0 {
-					return denied(held[i].ID, field, "%s was asked for, and a rule of the operator's holds it back: %s", show(item.String()), held[i].ID).
+					return rules.Denied(held[i].ID, field, "%s was asked for, and a rule of the operator's holds it back: %s", rules.Quote(item.String()), held[i].ID).
 						WithHint("leave it out; only the operator can lift that rule")
 				}
 			}
-			if r.ID == rules[0].ID {
+			if r.ID == set[0].ID {
 				w.because(field, by)
 			}
 		}
@@ -122,34 +123,34 @@ func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, 
 }
 
 func (w egressWish) notGranted(field string, item rule.Item, r rule.Rule) *api.Error {
-	what := show(item.String())
+	what := rules.Quote(item.String())
 	if item.Bundle != "" {
-		what += fmt.Sprintf(", which holds %s,", show(r.String()))
+		what += fmt.Sprintf(", which holds %s,", rules.Quote(r.String()))
 	}
-	e := denied("egress.allow", field, "%s was asked for, and nothing that the operator lets tenant %s reach has all of it", what, w.tenant)
-	return e.WithHint("the smallest rule that would allow it is `egress: {allow: [%s]}`", show(item.String()))
+	e := rules.Denied("egress.allow", field, "%s was asked for, and nothing that the operator lets tenant %s reach has all of it", what, w.tenant)
+	return e.WithHint("the smallest rule that would allow it is `egress: {allow: [%s]}`", rules.Quote(item.String()))
 }
 
 // deny judges deny rules, which every caller can request.
 func (w egressWish) deny(field string, texts []string) ([]rule.Rule, []string, *api.Error) {
-	rules, shown, err := w.items(field, texts, true, func(string, rule.Item, []rule.Rule) *api.Error { return nil })
+	set, shown, err := w.items(field, texts, true, func(string, rule.Item, []rule.Rule) *api.Error { return nil })
 	if len(shown) == 0 {
 		shown = nil
 	}
-	return rules, shown, err
+	return set, shown, err
 }
 
 // operatorsDenies returns the deny rules that apply whatever is requested.
 func (w egressWish) operatorsDenies() []rule.Rule {
-	book := w.rules.Egress.book()
+	book := w.rules.Egress.Book()
 	var out []rule.Rule
-	for _, list := range [][]EgressItem{w.rules.Egress.Deny, w.rules.Tenants[w.tenant].Egress.Deny, w.profile.egressDeny} {
+	for _, list := range [][]rules.EgressItem{w.rules.Egress.Deny, w.rules.Tenants[w.tenant].Egress.Deny, w.profile.EgressDeny} {
 		for _, item := range list {
-			rules, err := expandOne(book, item.Item, true)
+			set, err := rules.ExpandItem(book, item.Item, true)
 			if err != nil {
 				continue // ParseRules allows none
 			}
-			for _, r := range rules {
+			for _, r := range set {
 				r.ID = ""
 				r.Deny = false
 				text := r.String()
@@ -174,41 +175,41 @@ func (w egressWish) demanded() []api.RequestRule {
 func (w egressWish) requests(asked []api.RequestRule, allowed []rule.Rule) ([]api.RequestRule, *api.Error) {
 	const field = "egress.requests"
 	if len(asked) > maxEgressRequests {
-		return nil, tooLarge(field, "there are %d rules on requests", len(asked)).WithHint("at most %d", maxEgressRequests)
+		return nil, rules.TooLarge(field, "there are %d rules on requests", len(asked)).WithHint("at most %d", maxEgressRequests)
 	}
 	var out []api.RequestRule
 	for i, q := range asked {
-		one := at(field, i)
+		one := rules.ElementAt(field, i)
 		if len(q.Methods) > maxEgressParts || len(q.Paths) > maxEgressParts {
-			return nil, tooLarge(one, "the rule has %d methods and %d paths", len(q.Methods), len(q.Paths)).WithHint("at most %d each", maxEgressParts)
+			return nil, rules.TooLarge(one, "the rule has %d methods and %d paths", len(q.Methods), len(q.Paths)).WithHint("at most %d each", maxEgressParts)
 		}
 		r, err := rule.Request(q).Canonical()
 		if err != nil {
-			return nil, ruleError(one, err)
+			return nil, rules.RuleError(one, err)
 		}
 		if !slices.ContainsFunc(allowed, func(a rule.Rule) bool { return a.Port == 0 && r.About(a) }) {
-			return nil, api.Invalid(one, "requests to %s are narrowed, and nothing lets them out", show(r.Host)).
-				WithHint("add %s to egress.allow, without port", show(r.Host))
+			return nil, api.Invalid(one, "requests to %s are narrowed, and nothing lets them out", rules.Quote(r.Host)).
+				WithHint("add %s to egress.allow, without port", rules.Quote(r.Host))
 		}
 		out = append(out, api.RequestRule(r))
 	}
 	compiled, err := rule.CompileRequests(requestsOf(out))
 	if err != nil {
-		return nil, ruleError(field, err)
+		return nil, rules.RuleError(field, err)
 	}
 	if i := slices.IndexFunc(allowed, compiled.Opaque); i >= 0 {
-		return nil, api.Invalid(field, "requests to a host are narrowed, and %s lets any protocol reach it", show(allowed[i].String())).
-			WithHint("write %s without port, which is HTTP and TLS on 80 and 443", show(allowed[i].Host))
+		return nil, api.Invalid(field, "requests to a host are narrowed, and %s lets any protocol reach it", rules.Quote(allowed[i].String())).
+			WithHint("write %s without port, which is HTTP and TLS on 80 and 443", rules.Quote(allowed[i].Host))
 	}
 	return out, nil
 }
 
 // limits returns the limits in force.
 func (w egressWish) limits(asked api.EgressLimits) (api.EgressLimits, *api.Error) {
-	for _, l := range egressLimits() {
-		v := l.of(&asked)
-		field := "egress.limits." + l.key
-		if *v < 0 || *v > maxEgressLimit {
+	for _, l := range rules.EgressLimits() {
+		v := l.Of(&asked)
+		field := "egress.limits." + l.Key
+		if *v < 0 || *v > rules.MaxEgressLimit {
 			return asked, api.Invalid(field, "%s is %d", field, *v).WithHint("ask for a positive number, or leave it out for the most that there is")
 		}
 		most, by := w.most(l)
@@ -217,7 +218,7 @@ func (w egressWish) limits(asked api.EgressLimits) (api.EgressLimits, *api.Error
 		case *v == 0:
 			*v = most
 		default:
-			return asked, denied(by, field, "%s is %d, and the most is %d", field, *v, most).
+			return asked, rules.Denied(by, field, "%s is %d, and the most is %d", field, *v, most).
 				WithHint("ask for at most %d; the rule that says so is %s", most, by)
 		}
 	}
@@ -225,16 +226,16 @@ func (w egressWish) limits(asked api.EgressLimits) (api.EgressLimits, *api.Error
 }
 
 // most returns a limit of the operator with its rule; 0 is no limit.
-func (w egressWish) most(l egressLimit) (int64, string) {
+func (w egressWish) most(l rules.EgressLimit) (int64, string) {
 	most, by := int64(0), ""
-	if v, ok := l.ruled(w.rules.Egress.Limits); ok {
-		most, by = v, "egress.limits."+l.key
+	if v, ok := l.Ruled(w.rules.Egress.Limits); ok {
+		most, by = v, "egress.limits."+l.Key
 	}
-	if v, ok := l.ruled(w.rules.Tenants[w.tenant].Egress.Limits); ok {
-		most, by = v, "tenants."+w.tenant+".egress.limits."+l.key
+	if v, ok := l.Ruled(w.rules.Tenants[w.tenant].Egress.Limits); ok {
+		most, by = v, "tenants."+w.tenant+".egress.limits."+l.Key
 	}
-	if v, ok := l.ruled(w.profile.egressLimits); ok && v > 0 && (most == 0 || v < most) {
-		most, by = v, ruleName(w.profile.name, "egress", "limits", l.key)
+	if v, ok := l.Ruled(w.profile.EgressLimits); ok && v > 0 && (most == 0 || v < most) {
+		most, by = v, rules.KeyPath(w.profile.Name, "egress", "limits", l.Key)
 	}
 	return most, by
 }
@@ -242,9 +243,9 @@ func (w egressWish) most(l egressLimit) (int64, string) {
 // route returns the route of the traffic, which callers cannot choose.
 func (w egressWish) route(g *EgressGrant) *api.Error {
 	var err *api.Error
-	if g.Hosts, err = w.rules.Egress.hosts(); err != nil {
+	if g.Hosts, err = w.rules.Egress.HostAddrs(); err != nil {
 		return err
 	}
-	g.Upstream, err = w.rules.Egress.Upstream.read()
+	g.Upstream, err = w.rules.Egress.Upstream.Read()
 	return err
 }

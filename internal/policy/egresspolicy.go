@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // checkSetupEgress decides the egress during setup, before the request's own egress takes effect.
@@ -36,31 +37,31 @@ func (w egressWish) whole(at string, asked api.EgressPolicy) (EgressGrant, *api.
 	network := asked.Network
 	switch {
 	case network == "" && asked.Egress != nil:
-		network = networkOn
+		network = rules.NetworkOn
 	case network == "":
-		network = w.profile.network
-	case network != networkOn && network != networkNone:
-		return EgressGrant{}, api.Invalid(at+"network", "network %s is not known", show(network)).
-			WithHint("write %q or %q, or leave it out for the profile's", networkNone, networkOn)
-	case network == networkNone && asked.Egress != nil:
-		return EgressGrant{}, api.Invalid(at+"egress", "egress was asked for, and network is %q", networkNone).
-			WithHint("leave network out, or write %q; or leave egress out", networkOn)
+		network = w.profile.Network
+	case network != rules.NetworkOn && network != rules.NetworkNone:
+		return EgressGrant{}, api.Invalid(at+"network", "network %s is not known", rules.Quote(network)).
+			WithHint("write %q or %q, or leave it out for the profile's", rules.NetworkNone, rules.NetworkOn)
+	case network == rules.NetworkNone && asked.Egress != nil:
+		return EgressGrant{}, api.Invalid(at+"egress", "egress was asked for, and network is %q", rules.NetworkNone).
+			WithHint("leave network out, or write %q; or leave egress out", rules.NetworkOn)
 	}
-	if network != w.profile.network && network == networkOn && w.profile.locks(fieldNetwork) {
-		by := ruleName(w.profile.name, "locked", fieldNetwork)
-		return EgressGrant{}, denied(by, at+"network", "the sandboxes of profile %s have no network", w.profile.name).
+	if network != w.profile.Network && network == rules.NetworkOn && w.profile.Locks(rules.FieldNetwork) {
+		by := rules.KeyPath(w.profile.Name, "locked", rules.FieldNetwork)
+		return EgressGrant{}, rules.Denied(by, at+"network", "the sandboxes of profile %s have no network", w.profile.Name).
 			WithHint("make a sandbox of another profile; the operator's rule is %s", by)
 	}
-	if network == networkNone {
+	if network == rules.NetworkNone {
 		return w.closed(), nil
 	}
 	var egress api.Egress
 	if asked.Egress != nil {
 		egress = *asked.Egress
 	}
-	if w.profile.locks(fieldEgress) && egress.Allow != nil {
-		by := ruleName(w.profile.name, "locked", fieldEgress)
-		return EgressGrant{}, denied(by, at+"egress.allow", "the profile %s settles what its sandboxes may reach", w.profile.name).
+	if w.profile.Locks(rules.FieldEgress) && egress.Allow != nil {
+		by := rules.KeyPath(w.profile.Name, "locked", rules.FieldEgress)
+		return EgressGrant{}, rules.Denied(by, at+"egress.allow", "the profile %s settles what its sandboxes may reach", w.profile.Name).
 			WithHint("leave allow out, or make a sandbox of another profile; the operator's rule is %s", by)
 	}
 	return w.grant(egress)
@@ -74,12 +75,12 @@ func (w egressWish) closed() EgressGrant {
 // DecideEgressPolicy grants a new complete policy to a running sandbox with a link, or returns why
 // not. All of it is judged as in a create, with the rights of the present caller. What the operator
 // added to this sandbox stays, and limits start to count from the present usage.
-func DecideEgressPolicy(asked api.EgressPolicy, g EgressGrant, used api.EgressLimits, s Settings, caller Caller, rules Rules, now time.Time) (EgressGrant, error) {
-	p, known := resolveProfile(s.Profile, rules)
+func DecideEgressPolicy(asked api.EgressPolicy, g EgressGrant, used api.EgressLimits, s Settings, caller Caller, set rules.Rules, now time.Time) (EgressGrant, error) {
+	p, known := rules.ResolveProfile(s.Profile, set)
 	if !known {
-		p = profile{name: s.Profile, network: networkNone}
+		p = rules.Profile{Name: s.Profile, Network: rules.NetworkNone}
 	}
-	w := egressWish{tenant: s.Tenant, caller: caller, profile: p, rules: rules, because: func(string, string) {}}
+	w := egressWish{tenant: s.Tenant, caller: caller, profile: p, rules: set, because: func(string, string) {}}
 	next, err := w.whole("", asked)
 	if err != nil {
 		return EgressGrant{}, err
@@ -88,12 +89,12 @@ func DecideEgressPolicy(asked api.EgressPolicy, g EgressGrant, used api.EgressLi
 		return EgressGrant{}, api.Errorf(api.CodeState, "requests are narrowed, and the programs of this sandbox trust no authority for opened TLS").
 			WithHint("ask for egress.requests when the sandbox is created")
 	}
-	return SucceedEgress(next, g, used, s, rules, now)
+	return SucceedEgress(next, g, used, s, set, now)
 }
 
 // SucceedEgress updates an earlier decision for a sandbox in which g is in force, with the
 // operator's present rules and those added to this sandbox.
-func SucceedEgress(next, g EgressGrant, used api.EgressLimits, s Settings, rules Rules, now time.Time) (EgressGrant, error) {
+func SucceedEgress(next, g EgressGrant, used api.EgressLimits, s Settings, set rules.Rules, now time.Time) (EgressGrant, error) {
 	next = next.clone()
 	next.Held, next.Base = slices.Clone(g.Held), used
 	next.Temporary = slices.DeleteFunc(slices.Clone(g.Temporary), func(t TemporaryRule) bool { return !t.Held || !now.Before(t.ExpiresAt) })
@@ -101,7 +102,7 @@ func SucceedEgress(next, g EgressGrant, used api.EgressLimits, s Settings, rules
 		return next, nil
 	}
 	next.Rules = append(slices.DeleteFunc(next.Rules, isOperators), slices.DeleteFunc(slices.Clone(g.Rules), func(r rule.Rule) bool { return !isOperators(r) })...)
-	return RefreshEgress(next, s, rules, now)
+	return RefreshEgress(next, s, set, now)
 }
 
 // isOperators reports whether a rule is a deny rule of the operator.

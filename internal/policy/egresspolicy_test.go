@@ -13,7 +13,7 @@ import (
 // both or none is granted.
 func TestSetupEgress(t *testing.T) {
 	const text = "egress: {allow: ['*.a.org', b.org], deny: [no.a.org]}"
-	rules := mustParse(t, text)
+	set := mustParse(t, text)
 	red := policy.Caller{Tenant: "red", UID: -1}
 	on := func(allow ...string) *api.EgressPolicy {
 		return &api.EgressPolicy{Egress: &api.Egress{Allow: allow}}
@@ -38,7 +38,7 @@ func TestSetupEgress(t *testing.T) {
 		"locked, and kept to":   {api.SandboxSpec{Profile: "offline_readonly"}, &api.EgressPolicy{Network: "none"}, "", "", ""},
 		"the profile's default": {api.SandboxSpec{Profile: "network_basic"}, &api.EgressPolicy{Network: "none"}, "none", "on", ""},
 	} {
-		p, err := policy.Decide(policy.Request{Spec: tc.spec, Facts: facts(), Held: true, Setup: tc.setup}, red, rules)
+		p, err := policy.Decide(policy.Request{Spec: tc.spec, Facts: facts(), Held: true, Setup: tc.setup}, red, set)
 		if api.CodeOf(err) != tc.code {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -60,28 +60,28 @@ func TestSetupEgress(t *testing.T) {
 // TestReplacedEgress: what the operator put on a sandbox stays, whatever is put in the
 // place of the rest, and limits count from then on.
 func TestReplacedEgress(t *testing.T) {
-	rules := mustParse(t, "egress: {allow: ['*.a.org', b.org]}")
+	set := mustParse(t, "egress: {allow: ['*.a.org', b.org]}")
 	now, red := time.Unix(100, 0), policy.Caller{Tenant: "red", UID: -1}
 	in := policy.Settings{Tenant: "red", Profile: "default"}
-	p, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Egress: &api.Egress{Allow: []string{"x.a.org"}}}, Facts: facts()}, red, rules)
+	p, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Egress: &api.Egress{Allow: []string{"x.a.org"}}}, Facts: facts()}, red, set)
 	if err != nil {
 		t.Fatal(err)
 	}
 	g, _ := p.Egress()
 	operator := policy.Caller{Tenant: policy.LocalTenant, Operator: true}
-	if g, err = policy.DecideEgressChange(api.EgressChange{Deny: []string{"held.a.org"}}, g, in, operator, rules, now); err != nil {
+	if g, err = policy.DecideEgressChange(api.EgressChange{Deny: []string{"held.a.org"}}, g, in, operator, set, now); err != nil {
 		t.Fatal(err)
 	}
 	used := api.EgressLimits{Connections: 7, BytesIn: 100}
 	want := api.EgressPolicy{Egress: &api.Egress{Allow: []string{"*.a.org"}, Limits: api.EgressLimits{Connections: 2}}}
 	for range 2 { // closed between the two
-		if g, err = policy.DecideEgressPolicy(want, g, used, in, red, rules, now); err != nil {
+		if g, err = policy.DecideEgressPolicy(want, g, used, in, red, set, now); err != nil {
 			t.Fatal(err)
 		}
 		if len(g.Held) != 1 || len(g.Rules) != 2 || g.Budget().Connections != 9 || g.Budget().BytesIn != 0 || g.Closed {
 			t.Errorf("%+v, budget %+v", g, g.Budget())
 		}
-		if g, err = policy.DecideEgressPolicy(api.EgressPolicy{Network: "none"}, g, used, in, red, rules, now); err != nil || !g.Closed || len(g.Held) != 1 {
+		if g, err = policy.DecideEgressPolicy(api.EgressPolicy{Network: "none"}, g, used, in, red, set, now); err != nil || !g.Closed || len(g.Held) != 1 {
 			t.Fatalf("%+v, %v", g, err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestReplacedEgress(t *testing.T) {
 		{Network: "x"},
 		{Egress: &api.Egress{Allow: []string{"b.org"}, Requests: []api.RequestRule{{Host: "b.org", Methods: []string{"GET"}}}}},
 	} {
-		_, err := policy.DecideEgressPolicy(bad, g, used, in, red, rules, now)
+		_, err := policy.DecideEgressPolicy(bad, g, used, in, red, set, now)
 		if _, ok := errors.AsType[*api.Error](err); !ok {
 			t.Errorf("%+v is granted: %v", bad, err)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // writtenOut is one line of a list with its expanded rules.
@@ -16,12 +17,12 @@ type writtenOut struct {
 }
 
 // writeOut returns a list without invalid lines, which are reported elsewhere.
-func writeOut(book rule.Book, field string, items []EgressItem, deny bool) []writtenOut {
+func writeOut(book rule.Book, field string, items []rules.EgressItem, deny bool) []writtenOut {
 	var out []writtenOut
 	for i, item := range items {
-		rules, err := expandOne(book, item.Item, deny)
+		set, err := rules.ExpandItem(book, item.Item, deny)
 		if err == nil {
-			out = append(out, writtenOut{at(field, i), show(item.String()), rules})
+			out = append(out, writtenOut{rules.ElementAt(field, i), rules.Quote(item.String()), set})
 		}
 	}
 	return out
@@ -35,8 +36,8 @@ func (w writtenOut) allOf(o writtenOut, what func(wide, narrow rule.Rule) bool) 
 }
 
 // shadowedEgress warns of lines that have no effect because of another line.
-func shadowedEgress(r Rules, report reporter) {
-	book := r.Egress.book()
+func shadowedEgress(r rules.Rules, report rules.Reporter) {
+	book := r.Egress.Book()
 	denies := writeOut(book, "egress.deny", r.Egress.Deny, true)
 	granted := writeOut(book, "egress.allow", r.Egress.Allow, false)
 	requests, err := rule.CompileRequests(requestsOf(egressWish{rules: r}.demanded()))
@@ -81,14 +82,14 @@ func shadowedEgress(r Rules, report reporter) {
 	held(granted)
 	for _, name := range slices.Sorted(maps.Keys(r.Tenants)) {
 		if a := r.Tenants[name].Egress.Allow; a != nil {
-			own := writeOut(book, "tenants."+bounded(name)+".egress.allow", *a, false)
+			own := writeOut(book, "tenants."+rules.Shorten(name)+".egress.allow", *a, false)
 			held(own)
 			shadowedByAll(own, granted, report)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Profiles)) {
 		if a := r.Profiles[name].Egress.Allow; a != nil {
-			held(writeOut(book, "profiles."+bounded(name)+".egress.allow", *a, false))
+			held(writeOut(book, "profiles."+rules.Shorten(name)+".egress.allow", *a, false))
 		}
 	}
 }

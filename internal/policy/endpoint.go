@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Limits of an endpoint.
@@ -60,7 +61,7 @@ func (p EndpointPermit) Grant() EndpointGrant { return p.grant }
 // DecideEndpoint grants an endpoint in a sandbox with these settings and other endpoints, or
 // returns why not. The error is always a *api.Error. secrets says that the values of secrets are
 // available.
-func DecideEndpoint(e api.Endpoint, others []api.Endpoint, in Settings, caller Caller, rules Rules, secrets bool) (EndpointPermit, error) {
+func DecideEndpoint(e api.Endpoint, others []api.Endpoint, in Settings, caller Caller, set rules.Rules, secrets bool) (EndpointPermit, error) {
 	if err := Authorize(caller, VerbAddEndpoint, in.Ref, in.Tenant, in.Profile); err != nil {
 		return EndpointPermit{}, err
 	}
@@ -72,12 +73,12 @@ func DecideEndpoint(e api.Endpoint, others []api.Endpoint, in Settings, caller C
 		return EndpointPermit{}, err
 	}
 	if len(others) >= api.MaxEndpoints {
-		return EndpointPermit{}, tooLarge("", "the sandbox has %d endpoints", len(others)).WithHint("at most %d", api.MaxEndpoints)
+		return EndpointPermit{}, rules.TooLarge("", "the sandbox has %d endpoints", len(others)).WithHint("at most %d", api.MaxEndpoints)
 	}
-	if err := checkSecretHeaders("", e, in.Profile, caller, rules, secrets); err != nil {
+	if err := checkSecretHeaders("", e, in.Profile, caller, set, secrets); err != nil {
 		return EndpointPermit{}, err
 	}
-	grant, err := grantEndpoint("", e, caller, rules)
+	grant, err := grantEndpoint("", e, caller, set)
 	if err != nil {
 		if err.Rule == "" {
 			err.Rule = "endpoints"
@@ -108,17 +109,17 @@ func cloneEndpoint(e api.Endpoint) api.Endpoint {
 // checkEndpoints is a step of Decide.
 func checkEndpoints(d *decision) *api.Error {
 	if n := len(d.spec.Endpoints); n > api.MaxEndpoints {
-		return tooLarge("endpoints", "there are %d endpoints", n).WithHint("at most %d", api.MaxEndpoints)
+		return rules.TooLarge("endpoints", "there are %d endpoints", n).WithHint("at most %d", api.MaxEndpoints)
 	}
 	for i := range d.spec.Endpoints {
-		e, field := &d.spec.Endpoints[i], at("endpoints", i)
+		e, field := &d.spec.Endpoints[i], rules.ElementAt("endpoints", i)
 		if err := cleanEndpoint(field, e); err != nil {
 			return err
 		}
 		if err := distinct(field, *e, d.spec.Endpoints[:i]); err != nil {
 			return err
 		}
-		if err := checkSecretHeaders(field, *e, d.profile.name, d.caller, d.rules, d.facts.Secrets); err != nil {
+		if err := checkSecretHeaders(field, *e, d.profile.Name, d.caller, d.rules, d.facts.Secrets); err != nil {
 			return err
 		}
 		grant, err := grantEndpoint(field, *e, d.caller, d.rules)
@@ -141,7 +142,7 @@ func under(field, part string) string {
 // cleanEndpoint validates an endpoint and converts it to its canonical form.
 func cleanEndpoint(field string, e *api.Endpoint) *api.Error {
 	if !api.ValidEndpointName(e.Name) {
-		return api.Invalid(under(field, "name"), "endpoint name %s is not valid", show(e.Name)).
+		return api.Invalid(under(field, "name"), "endpoint name %s is not valid", rules.Quote(e.Name)).
 			WithHint("use 1 to 63 of a-z, 0-9 and '-', beginning with a letter")
 	}
 	for _, check := range []func(string, *api.Endpoint) *api.Error{
@@ -162,7 +163,7 @@ func cleanListen(field string, e *api.Endpoint) *api.Error {
 	}
 	if e.ListenUser != "" {
 		field := field + "_user"
-		return api.Invalid(field, "%s is for a socket, and endpoint %s has a port", field, show(e.Name)).WithHint("leave it out, or let it listen at unix:///SOCKET")
+		return api.Invalid(field, "%s is for a socket, and endpoint %s has a port", field, rules.Quote(e.Name)).WithHint("leave it out, or let it listen at unix:///SOCKET")
 	}
 	if e.Listen == api.EndpointListenAuto {
 		return nil
@@ -173,7 +174,7 @@ func cleanListen(field string, e *api.Endpoint) *api.Error {
 	port, ok := strings.CutPrefix(e.Listen, "127.0.0.1:")
 	n, err := strconv.ParseUint(port, 10, 16)
 	if !ok || err != nil || n == 0 || strconv.FormatUint(n, 10) != port {
-		return api.Invalid(field, "%s %s is not an address of an endpoint", field, show(e.Listen)).
+		return api.Invalid(field, "%s %s is not an address of an endpoint", field, rules.Quote(e.Listen)).
 			WithHint("write 127.0.0.1:PORT, such as %s; localhost and [::1] reach it too; or %s, or unix:///SOCKET", api.DefaultEndpointListen, api.EndpointListenAuto)
 	}
 	if n == agentPort {
@@ -186,12 +187,12 @@ func cleanListen(field string, e *api.Endpoint) *api.Error {
 func distinct(field string, e api.Endpoint, others []api.Endpoint) *api.Error {
 	for _, o := range others {
 		if o.Name == e.Name {
-			err := api.Errorf(api.CodeExists, "there are two endpoints named %s", show(e.Name)).WithHint("give each a name of its own")
+			err := api.Errorf(api.CodeExists, "there are two endpoints named %s", rules.Quote(e.Name)).WithHint("give each a name of its own")
 			err.Field = under(field, "name")
 			return err
 		}
 		if o.Port() == e.Port() && e.Port() != 0 || o.Socket() == e.Socket() && e.Socket() != "" {
-			err := api.Errorf(api.CodeExists, "endpoint %s listens on %s too", show(o.Name), o.Listen).WithHint("give each an address of its own")
+			err := api.Errorf(api.CodeExists, "endpoint %s listens on %s too", rules.Quote(o.Name), o.Listen).WithHint("give each an address of its own")
 			err.Field = under(field, "listen")
 			return err
 		}
@@ -201,12 +202,12 @@ func distinct(field string, e api.Endpoint, others []api.Endpoint) *api.Error {
 
 func cleanTargetURL(field string, e *api.Endpoint) *api.Error {
 	field = under(field, "target")
-	t, err := parseTarget(e.Target)
-	if t.scheme == schemeReplay && t.base == "" {
+	t, err := rules.ParseTarget(e.Target)
+	if t.Scheme == rules.SchemeReplay && t.Base == "" {
 		err = "names no recording"
 	}
 	if err != "" {
-		return api.Invalid(field, "%s %s is no target: it %s", field, show(e.Target), err).WithHint(targetHint)
+		return api.Invalid(field, "%s %s is no target: it %s", field, rules.Quote(e.Target), err).WithHint(rules.TargetHint)
 	}
 	e.Target = t.String()
 	return nil
@@ -220,8 +221,8 @@ func cleanPhases(field string, e *api.Endpoint) *api.Error {
 	}
 	for i, p := range e.Phases {
 		if !slices.Contains(all, p) || slices.Contains(e.Phases[:i], p) {
-			one := at(under(field, "phases"), i)
-			return api.Invalid(one, "%s %s is not a phase, or is a duplicate", one, show(p)).WithHint("write some of %s", strings.Join(all, ", "))
+			one := rules.ElementAt(under(field, "phases"), i)
+			return api.Invalid(one, "%s %s is not a phase, or is a duplicate", one, rules.Quote(p)).WithHint("write some of %s", strings.Join(all, ", "))
 		}
 	}
 	return nil
@@ -231,14 +232,14 @@ func cleanEndpointEnv(field string, e *api.Endpoint) *api.Error {
 	presets := api.EndpointPresets()
 	for i, p := range e.Presets {
 		if _, ok := presets[p]; !ok || slices.Contains(e.Presets[:i], p) {
-			one := at(under(field, "presets"), i)
-			return api.Invalid(one, "%s %s is not a preset, or is a duplicate", one, show(p)).
+			one := rules.ElementAt(under(field, "presets"), i)
+			return api.Invalid(one, "%s %s is not a preset, or is a duplicate", one, rules.Quote(p)).
 				WithHint("write some of %s", strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
 		}
 	}
 	field = under(field, "env")
 	if n := len(e.Env); n > maxEndpointEnv {
-		return tooLarge(field, "%s has %d variables", field, n).WithHint("at most %d", maxEndpointEnv)
+		return rules.TooLarge(field, "%s has %d variables", field, n).WithHint("at most %d", maxEndpointEnv)
 	}
 	return validEnv(field, e.Env)
 }
@@ -273,7 +274,7 @@ func checkEndpointLimits(field string, e *api.Endpoint) *api.Error {
 
 // checkSecretHeaders judges the secrets that an endpoint adds: whether the caller can use them, and
 // whether they can be sent to the target.
-func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Caller, rules Rules, available bool) *api.Error {
+func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Caller, set rules.Rules, available bool) *api.Error {
 	if e.HTTP == nil || len(e.HTTP.SecretHeaders) == 0 {
 		return nil
 	}
@@ -284,19 +285,19 @@ func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Cal
 	}
 	for _, header := range slices.Sorted(maps.Keys(e.HTTP.SecretHeaders)) {
 		name := e.HTTP.SecretHeaders[header]
-		i := slices.IndexFunc(rules.Secrets, func(r SecretRule) bool { return r.Name == name && secretIsFor(r, caller) })
-		if i < 0 || len(rules.Secrets[i].Profiles) > 0 && !slices.Contains(rules.Secrets[i].Profiles, profile) {
-			return denied("secrets", field, "there is no secret %s that this caller may use in such a sandbox", show(name)).
+		i := slices.IndexFunc(set.Secrets, func(r rules.SecretRule) bool { return r.Name == name && secretIsFor(r, caller) })
+		if i < 0 || len(set.Secrets[i].Profiles) > 0 && !slices.Contains(set.Secrets[i].Profiles, profile) {
+			return rules.Denied("secrets", field, "there is no secret %s that this caller may use in such a sandbox", rules.Quote(name)).
 				WithHint("`cloche secret ls` lists those that there are")
 		}
-		r := rules.Secrets[i]
+		r := set.Secrets[i]
 		if len(r.Headers) > 0 && !slices.ContainsFunc(r.Headers, func(h string) bool { return strings.EqualFold(h, header) }) {
-			return denied(keyed("secrets", name)+".headers", field, "secret %s is not for the header %s", show(name), show(header)).
+			return rules.Denied(rules.KeyAt("secrets", name)+".headers", field, "secret %s is not for the header %s", rules.Quote(name), rules.Quote(header)).
 				WithHint("it is for %s", strings.Join(r.Headers, ", "))
 		}
 		if !secretGoesTo(r, e.Target, caller) {
-			return denied(keyed("secrets", name)+".hosts", field, "secret %s may not go to %s", show(name), show(e.Target)).
-				WithHint("it may go to %s; one for a service of this machine is the operator's to use", strings.Join(r.canonicalHosts(), ", "))
+			return rules.Denied(rules.KeyAt("secrets", name)+".hosts", field, "secret %s may not go to %s", rules.Quote(name), rules.Quote(e.Target)).
+				WithHint("it may go to %s; one for a service of this machine is the operator's to use", strings.Join(r.CanonicalHosts(), ", "))
 		}
 	}
 	return nil
@@ -305,24 +306,24 @@ func checkSecretHeaders(field string, e api.Endpoint, profile string, caller Cal
 // goesTo reports whether a secret can be sent to a target. Only the operator can send it to a
 // target without a name of its own, such as an address of this machine. A target that a client
 // serves gets none.
-func secretGoesTo(r SecretRule, target string, caller Caller) bool {
-	t, wrong := parseTarget(target)
-	if wrong == "" && t.isSocket() {
+func secretGoesTo(r rules.SecretRule, target string, caller Caller) bool {
+	t, wrong := rules.ParseTarget(target)
+	if wrong == "" && t.IsSocket() {
 		return caller.Operator
 	}
-	if wrong != "" || t.host == "" {
+	if wrong != "" || t.Host == "" {
 		return false
 	}
-	if _, err := netip.ParseAddr(t.host); err == nil || t.host == "localhost" {
+	if _, err := netip.ParseAddr(t.Host); err == nil || t.Host == "localhost" {
 		return caller.Operator
 	}
-	for _, h := range r.canonicalHosts() {
+	for _, h := range r.CanonicalHosts() {
 		name, port, said := strings.Cut(h, ":")
 		if !said {
 			port = "443"
 		}
 		below, wide := strings.CutPrefix(name, "*")
-		if port == strconv.Itoa(int(t.port)) && (name == t.host || wide && strings.HasSuffix(t.host, below)) {
+		if port == strconv.Itoa(int(t.Port)) && (name == t.Host || wide && strings.HasSuffix(t.Host, below)) {
 			return true
 		}
 	}
@@ -330,14 +331,14 @@ func secretGoesTo(r SecretRule, target string, caller Caller) bool {
 }
 
 // grantEndpoint finds the rule that allows a target, and where the target can be.
-func grantEndpoint(field string, e api.Endpoint, caller Caller, rules Rules) (EndpointGrant, *api.Error) {
-	t, _ := parseTarget(e.Target)
+func grantEndpoint(field string, e api.Endpoint, caller Caller, set rules.Rules) (EndpointGrant, *api.Error) {
+	t, _ := rules.ParseTarget(e.Target)
 	g := EndpointGrant{Spec: e, Ranges: ownRanges(t), Auto: e.Listen == api.EndpointListenAuto}
 	record, capture := caller.Operator, 0
 	floor := 0 // the weakest filter of the rules that allow the target
-	for i, r := range rules.Endpoints {
-		allowed, wrong := parseTarget(r.Target)
-		if wrong != "" || !allowed.holds(t) || len(r.Tenants) > 0 && !slices.Contains(r.Tenants, caller.Tenant) {
+	for i, r := range set.Endpoints {
+		allowed, wrong := rules.ParseTarget(r.Target)
+		if wrong != "" || !allowed.Holds(t) || len(r.Tenants) > 0 && !slices.Contains(r.Tenants, caller.Tenant) {
 			continue
 		}
 		for _, s := range r.At {
@@ -345,15 +346,15 @@ func grantEndpoint(field string, e api.Endpoint, caller Caller, rules Rules) (En
 				g.Ranges = append(g.Ranges, p.Masked())
 			}
 		}
-		if strength := filterStrength(r.BodyFilter); g.Rule == "" || strength < floor {
+		if strength := rules.FilterStrength(r.BodyFilter); g.Rule == "" || strength < floor {
 			floor = strength
 		}
-		g.Rule = cmp.Or(g.Rule, at("endpoints", i))
-		record, capture = record || r.Record, max(capture, captureRank(r.Audit))
+		g.Rule = cmp.Or(g.Rule, rules.ElementAt("endpoints", i))
+		record, capture = record || r.Record, max(capture, rules.CaptureRank(r.Audit))
 	}
 	if caller.Operator {
 		g.Rule = cmp.Or(g.Rule, byOperator)
-		if t.host != "" && len(g.Ranges) == 0 {
+		if t.Host != "" && len(g.Ranges) == 0 {
 			g.Ranges = privateRanges()
 		}
 	}
@@ -362,26 +363,26 @@ func grantEndpoint(field string, e api.Endpoint, caller Caller, rules Rules) (En
 			return g, nil
 		}
 		if e.Record != "" && !record {
-			return g, denied(g.Rule+".record", under(field, "record"), "what goes to %s may not be recorded", show(e.Target)).
+			return g, rules.Denied(g.Rule+".record", under(field, "record"), "what goes to %s may not be recorded", rules.Quote(e.Target)).
 				WithHint("the operator allows it with `record: true` in the rule of the target")
 		}
-		if e.Audit != nil && captureRank(e.Audit.Capture) > capture {
-			return g, denied(g.Rule+".audit", under(field, "audit.capture"), "%s of what goes to %s may not go on record", e.Audit.Capture, show(e.Target)).
+		if e.Audit != nil && rules.CaptureRank(e.Audit.Capture) > capture {
+			return g, rules.Denied(g.Rule+".audit", under(field, "audit.capture"), "%s of what goes to %s may not go on record", e.Audit.Capture, rules.Quote(e.Target)).
 				WithHint("the operator allows it with `audit: %s` in the rule of the target", e.Audit.Capture)
 		}
 		err := holdFilter(field, &g, floor)
 		return g, err
 	}
-	return g, denied("", under(field, "target"), "target %s is not one that the operator allows", show(e.Target)).
-		WithHint("the operator allows it with `endpoints: [{target: %s, tenants: [%s]}]` in the policy file", show(e.Target), yamlString(caller.Tenant))
+	return g, rules.Denied("", under(field, "target"), "target %s is not one that the operator allows", rules.Quote(e.Target)).
+		WithHint("the operator allows it with `endpoints: [{target: %s, tenants: [%s]}]` in the policy file", rules.Quote(e.Target), rules.YamlString(caller.Tenant))
 }
 
 // ownRanges returns where a target can be according to its own text.
-func ownRanges(t endpointTarget) []netip.Prefix {
-	if t.host == "localhost" {
+func ownRanges(t rules.EndpointTarget) []netip.Prefix {
+	if t.Host == "localhost" {
 		return []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8), netip.PrefixFrom(netip.IPv6Loopback(), 128)}
 	}
-	if a, err := netip.ParseAddr(t.host); err == nil && rule.Class(a) != "" {
+	if a, err := netip.ParseAddr(t.Host); err == nil && rule.Class(a) != "" {
 		return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // TestEndpointAuto: an endpoint may leave its port to the fixture, several may, and only
@@ -14,21 +15,21 @@ func TestEndpointAuto(t *testing.T) {
 	operator := policy.InProcessCaller(0)
 	auto := endpoint("http://127.0.0.1:8080")
 	auto.Listen = api.EndpointListenAuto
-	g, e := decideEndpoint(auto, operator, policy.Rules{})
+	g, e := decideEndpoint(auto, operator, rules.Rules{})
 	if e != nil || !g.Auto || g.Spec.Listen != api.EndpointListenAuto {
 		t.Fatalf("%+v, %v", g, e)
 	}
-	if fixed, e := decideEndpoint(endpoint("client"), operator, policy.Rules{}); e != nil || fixed.Auto {
+	if fixed, e := decideEndpoint(endpoint("client"), operator, rules.Rules{}); e != nil || fixed.Auto {
 		t.Errorf("one with the usual port: %+v, %v", fixed, e)
 	}
 	other := auto
 	other.Name = "other"
-	if _, err := policy.DecideEndpoint(other, []api.Endpoint{auto}, policy.Settings{Ref: "box", Tenant: operator.Tenant, Profile: api.DefaultProfile}, operator, policy.Rules{}, true); err != nil {
+	if _, err := policy.DecideEndpoint(other, []api.Endpoint{auto}, policy.Settings{Ref: "box", Tenant: operator.Tenant, Profile: api.DefaultProfile}, operator, rules.Rules{}, true); err != nil {
 		t.Errorf("a second: %v", err)
 	}
 	for _, listen := range []string{"auto", "loopback:AUTO", "loopback:8080", "0.0.0.0:auto", "loopback:"} {
 		auto.Listen = listen
-		if _, e := decideEndpoint(auto, operator, policy.Rules{}); e == nil || e.Code != api.CodeInvalid {
+		if _, e := decideEndpoint(auto, operator, rules.Rules{}); e == nil || e.Code != api.CodeInvalid {
 			t.Errorf("%q: %v", listen, e)
 		}
 	}
@@ -37,7 +38,7 @@ func TestEndpointAuto(t *testing.T) {
 // TestExplainEndpoint: what policy says of an endpoint for a sandbox that is there is
 // what it decides, and names the rule.
 func TestExplainEndpoint(t *testing.T) {
-	rules := "endpoints:\n- target: http://127.0.0.1:8080/v1\n  tenants: [red]\n"
+	set := "endpoints:\n- target: http://127.0.0.1:8080/v1\n  tenants: [red]\n"
 	for _, c := range []struct {
 		tenant, target string
 		refused        api.Code
@@ -48,7 +49,7 @@ func TestExplainEndpoint(t *testing.T) {
 		{tenant: "red", target: "nonsense", refused: api.CodeInvalid},
 	} {
 		e := endpoint(c.target)
-		a, err := policy.ExplainRules([]byte(rules), api.PolicyQuestion{Verb: "add_endpoint", Tenant: c.tenant, Endpoint: &e})
+		a, err := policy.ExplainRules([]byte(set), api.PolicyQuestion{Verb: "add_endpoint", Tenant: c.tenant, Endpoint: &e})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,12 +6,13 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // TestEndpointSockets: a rule for a socket is for that one alone, and for HTTP or for
 // bytes as it says.
 func TestEndpointSockets(t *testing.T) {
-	rules, err := policy.ParseRules([]byte("endpoints:\n- target: unix:///run/model.sock\n- target: unix+tcp:///run/db\n"))
+	set, err := rules.ParseRules([]byte("endpoints:\n- target: unix:///run/model.sock\n- target: unix+tcp:///run/db\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,14 +24,14 @@ func TestEndpointSockets(t *testing.T) {
 		"unix:///run/model.sock/": api.CodeInvalid, "unix:///": api.CodeInvalid, "unix://": api.CodeInvalid, "unix:///run/a\x00b": api.CodeInvalid,
 		"unix:///" + strings.Repeat("x", 107): api.CodeInvalid, "unix+http:///run/model.sock": api.CodeInvalid,
 	} {
-		if _, e := decideEndpoint(endpoint(target), tenant, rules); e == nil && want != "" || e != nil && e.Code != want {
+		if _, e := decideEndpoint(endpoint(target), tenant, set); e == nil && want != "" || e != nil && e.Code != want {
 			t.Errorf("%q: %v, want %q", target, e, want)
 		}
-		if _, e := decideEndpoint(endpoint(target), operator, rules); e != nil && want != api.CodeInvalid || e == nil && want == api.CodeInvalid {
+		if _, e := decideEndpoint(endpoint(target), operator, set); e != nil && want != api.CodeInvalid || e == nil && want == api.CodeInvalid {
 			t.Errorf("the operator, %q: %v", target, e)
 		}
 	}
-	g, e := decideEndpoint(endpoint("unix+tcp:///run/db"), tenant, rules)
+	g, e := decideEndpoint(endpoint("unix+tcp:///run/db"), tenant, set)
 	if e != nil || !g.Spec.Raw() || g.Rule != "endpoints[1]" || len(g.Ranges) != 0 {
 		t.Errorf("%+v, %v", g, e)
 	}
@@ -47,7 +48,7 @@ func TestEndpointInsideSocket(t *testing.T) {
 	} {
 		e := endpoint("client")
 		e.Listen = listen
-		g, err := decideEndpoint(e, operator, policy.Rules{})
+		g, err := decideEndpoint(e, operator, rules.Rules{})
 		if want == "" && (err == nil || err.Code != api.CodeInvalid || err.Field != "listen") || want != "" && (err != nil || g.Spec.Listen != want) {
 			t.Errorf("%q: %q, %v", listen, g.Spec.Listen, err)
 		}
@@ -64,7 +65,7 @@ func TestEndpointInsideSocket(t *testing.T) {
 		e := endpoint("client")
 		e.Listen = "unix:///run/m.sock"
 		c.set(&e)
-		if _, err := decideEndpoint(e, operator, policy.Rules{}); err == nil || err.Code != api.CodeInvalid || err.Field != c.field {
+		if _, err := decideEndpoint(e, operator, rules.Rules{}); err == nil || err.Code != api.CodeInvalid || err.Field != c.field {
 			t.Errorf("%+v: %v", e, err)
 		}
 	}
@@ -78,7 +79,7 @@ func TestEndpointInsideSocket(t *testing.T) {
 // TestEndpointAudit: what goes on record of requests is no more than the rule of their
 // target says, and is bounded.
 func TestEndpointAudit(t *testing.T) {
-	rules, err := policy.ParseRules([]byte("endpoints:\n- {target: http://a.example}\n- {target: http://b.example, audit: headers}\n- {target: http://c.example, audit: body}\n"))
+	set, err := rules.ParseRules([]byte("endpoints:\n- {target: http://a.example}\n- {target: http://b.example, audit: headers}\n- {target: http://c.example, audit: body}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func TestEndpointAudit(t *testing.T) {
 	} {
 		e := endpoint(c.target)
 		e.Audit = &c.audit
-		g, refusal := decideEndpoint(e, c.caller, rules)
+		g, refusal := decideEndpoint(e, c.caller, set)
 		if refusal == nil && c.want != "" || refusal != nil && refusal.Code != c.want {
 			t.Errorf("%s %+v: %v, want %q", c.target, c.audit, refusal, c.want)
 		}
@@ -113,7 +114,7 @@ func TestEndpointAudit(t *testing.T) {
 			t.Errorf("%+v", g.Spec.Audit)
 		}
 	}
-	if _, err := policy.ParseRules([]byte("endpoints:\n- {target: http://a.example, audit: all}\n")); err == nil {
+	if _, err := rules.ParseRules([]byte("endpoints:\n- {target: http://a.example, audit: all}\n")); err == nil {
 		t.Error("a rule with another word is taken")
 	}
 }

@@ -10,15 +10,16 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func endpoint(target string) api.Endpoint {
 	return api.Endpoint{Name: "model", Target: target}
 }
 
-func decideEndpoint(e api.Endpoint, caller policy.Caller, rules policy.Rules) (policy.EndpointGrant, *api.Error) {
+func decideEndpoint(e api.Endpoint, caller policy.Caller, set rules.Rules) (policy.EndpointGrant, *api.Error) {
 	in := policy.Settings{Ref: "box", Tenant: caller.Tenant, Profile: api.DefaultProfile}
-	p, err := policy.DecideEndpoint(e, nil, in, caller, rules, true)
+	p, err := policy.DecideEndpoint(e, nil, in, caller, set, true)
 	if err != nil {
 		ce, _ := errors.AsType[*api.Error](err)
 		return policy.EndpointGrant{}, ce
@@ -28,7 +29,7 @@ func decideEndpoint(e api.Endpoint, caller policy.Caller, rules policy.Rules) (p
 
 // TestEndpointTargets: a tenant gets what a rule holds and nothing beside it.
 func TestEndpointTargets(t *testing.T) {
-	rules, err := policy.ParseRules([]byte(`endpoints:
+	set, err := rules.ParseRules([]byte(`endpoints:
 - target: http://127.0.0.1:8080/rollout
 - target: https://api.example.com
   tenants: [red]
@@ -88,7 +89,7 @@ func TestEndpointTargets(t *testing.T) {
 		{caller: operator, target: "example.com:80", code: api.CodeInvalid},
 		{caller: operator, target: "", code: api.CodeInvalid},
 	} {
-		g, e := decideEndpoint(endpoint(c.target), c.caller, rules)
+		g, e := decideEndpoint(endpoint(c.target), c.caller, set)
 		if c.code != "" {
 			if e == nil || e.Code != c.code || e.Field != "target" || c.code == api.CodeDenied && (e.Rule != "endpoints" || !strings.Contains(e.Hint, c.caller.Tenant)) {
 				t.Errorf("%s %q: %+v", c.caller.Tenant, c.target, e)
@@ -123,12 +124,12 @@ func TestEndpointShape(t *testing.T) {
 			SecretHeaders: map[string]string{"Authorization": "key"}, PassHeaders: []string{"Cookie"},
 		},
 	}
-	rules := policy.Rules{Secrets: []policy.SecretRule{{Name: "key", Hosts: []string{"example.com"}}}}
-	g, e := decideEndpoint(good, operator, rules)
+	set := rules.Rules{Secrets: []rules.SecretRule{{Name: "key", Hosts: []string{"example.com"}}}}
+	g, e := decideEndpoint(good, operator, set)
 	if e != nil || g.Spec.Listen != "127.0.0.1:13131" || !reflect.DeepEqual(g.Spec.Phases, []string{"post_setup", "run"}) || g.Spec.HTTP.Methods[0] != "GET" {
 		t.Fatalf("%+v, %v", g, e)
 	}
-	if again, e := decideEndpoint(g.Spec, operator, rules); e != nil || !reflect.DeepEqual(again, g) {
+	if again, e := decideEndpoint(g.Spec, operator, set); e != nil || !reflect.DeepEqual(again, g) {
 		t.Errorf("again: %+v, %v", again, e)
 	}
 	if good.HTTP.Methods[0] != "get" {
@@ -175,32 +176,32 @@ func TestEndpointShape(t *testing.T) {
 			t.Fatal(err)
 		}
 		spoil(&bad)
-		_, e := decideEndpoint(bad, operator, rules)
+		_, e := decideEndpoint(bad, operator, set)
 		if field = strings.TrimSpace(field); e == nil || e.Code != api.CodeInvalid || e.Hint == "" || !strings.HasPrefix(e.Field, strings.SplitN(field, "=", 2)[0]) {
 			t.Errorf("%s: %+v", field, e)
 		}
 	}
 	in := policy.Settings{Tenant: operator.Tenant, Profile: api.DefaultProfile}
-	if _, err := policy.DecideEndpoint(good, nil, in, operator, rules, false); api.CodeOf(err) != api.CodeUnsupported {
+	if _, err := policy.DecideEndpoint(good, nil, in, operator, set, false); api.CodeOf(err) != api.CodeUnsupported {
 		t.Errorf("secrets that nobody has: %v", err)
 	}
-	if _, err := policy.DecideEndpoint(good, []api.Endpoint{g.Spec}, in, operator, rules, true); !errors.Is(err, api.ErrExists) {
+	if _, err := policy.DecideEndpoint(good, []api.Endpoint{g.Spec}, in, operator, set, true); !errors.Is(err, api.ErrExists) {
 		t.Errorf("a name twice: %v", err)
 	}
 	second := good
 	second.Name = "second"
-	if _, err := policy.DecideEndpoint(second, []api.Endpoint{g.Spec}, in, operator, rules, true); !errors.Is(err, api.ErrExists) {
+	if _, err := policy.DecideEndpoint(second, []api.Endpoint{g.Spec}, in, operator, set, true); !errors.Is(err, api.ErrExists) {
 		t.Errorf("a port twice: %v", err)
 	}
 	other := policy.Caller{Tenant: "other", UID: -1}
-	if _, err := policy.DecideEndpoint(good, nil, policy.Settings{Ref: "box", Tenant: "tcp"}, other, policy.Rules{}, true); !errors.Is(err, api.ErrNotFound) {
+	if _, err := policy.DecideEndpoint(good, nil, policy.Settings{Ref: "box", Tenant: "tcp"}, other, rules.Rules{}, true); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("another's sandbox: %v", err)
 	}
 }
 
 // TestEndpointSecrets: a secret goes where its rule says, for whom it says.
 func TestEndpointSecrets(t *testing.T) {
-	rules, err := policy.ParseRules([]byte(`endpoints: [{target: "https://api.example.com"}, {target: "https://evil.example"}, {target: "http://127.0.0.1:8080"}, {target: client}]
+	set, err := rules.ParseRules([]byte(`endpoints: [{target: "https://api.example.com"}, {target: "https://evil.example"}, {target: "http://127.0.0.1:8080"}, {target: client}]
 secrets: [{name: key, from: {env: X}, hosts: [api.example.com], tenants: [red], headers: [Authorization]}]
 `))
 	if err != nil {
@@ -223,7 +224,7 @@ secrets: [{name: key, from: {env: X}, hosts: [api.example.com], tenants: [red], 
 	} {
 		e := endpoint(c.target)
 		e.HTTP = &api.EndpointHTTP{SecretHeaders: map[string]string{c.header: "key"}}
-		_, got := decideEndpoint(e, c.caller, rules)
+		_, got := decideEndpoint(e, c.caller, set)
 		if c.rule == "" && got != nil || c.rule != "" && (got == nil || got.Rule != c.rule || got.Code != api.CodeDenied) {
 			t.Errorf("%s %s %s: %+v, want %q", c.caller.Tenant, c.target, c.header, got, c.rule)
 		}
@@ -240,7 +241,7 @@ func TestEndpointRules(t *testing.T) {
 		"endpoints: [{target: 'http://x.lan', hosts: [a]}]":                   "endpoints[0].hosts",
 		"endpoints: [{target: client}, {target: client, at: ['nonsense/8']}]": "endpoints[1].at[0]",
 	} {
-		_, err := policy.ParseRules([]byte(file))
+		_, err := rules.ParseRules([]byte(file))
 		if e, ok := errors.AsType[*api.Error](err); !ok || e.Field != field || e.Hint == "" {
 			t.Errorf("%s: %+v", file, err)
 		}
@@ -250,7 +251,7 @@ func TestEndpointRules(t *testing.T) {
 // TestBodyFilters: a preset strips, what is said goes before, and a rule's filter is the
 // weakest that those it grants have.
 func TestBodyFilters(t *testing.T) {
-	rules, err := policy.ParseRules([]byte(`endpoints:
+	set, err := rules.ParseRules([]byte(`endpoints:
 - {target: http://127.0.0.1:1/free}
 - {target: http://127.0.0.1:1/strict, body_filter: refuse}
 - {target: http://127.0.0.1:1/both, body_filter: refuse}
@@ -283,7 +284,7 @@ func TestBodyFilters(t *testing.T) {
 		if c.asked != "" {
 			e.HTTP = &api.EndpointHTTP{BodyFilter: c.asked}
 		}
-		g, refusal := decideEndpoint(e, c.caller, rules)
+		g, refusal := decideEndpoint(e, c.caller, set)
 		got := ""
 		if g.Spec.HTTP != nil {
 			got = g.Spec.HTTP.BodyFilter
@@ -298,7 +299,7 @@ func TestBodyFilters(t *testing.T) {
 			t.Errorf("%+v: %q, %v", c, got, refusal)
 		}
 	}
-	if _, err := policy.ParseRules([]byte("endpoints: [{target: client, body_filter: none}]")); err == nil {
+	if _, err := rules.ParseRules([]byte("endpoints: [{target: client, body_filter: none}]")); err == nil {
 		t.Error("a rule with a filter that is none is taken")
 	}
 }
@@ -306,7 +307,7 @@ func TestBodyFilters(t *testing.T) {
 // TestRecordings: who may record and replay is said by rules, and what cannot be
 // recorded or replayed is refused by name.
 func TestRecordings(t *testing.T) {
-	rules, err := policy.ParseRules([]byte(`endpoints:
+	set, err := rules.ParseRules([]byte(`endpoints:
 - {target: http://127.0.0.1:1, record: true, tenants: [red]}
 - {target: http://127.0.0.1:1}
 - {target: "replay:shared"}
@@ -343,7 +344,7 @@ func TestRecordings(t *testing.T) {
 	} {
 		e := endpoint(c.target)
 		e.Record, e.Replay = c.record, c.replay
-		_, refusal := decideEndpoint(e, c.caller, rules)
+		_, refusal := decideEndpoint(e, c.caller, set)
 		if c.code == "" && refusal != nil || c.code != "" && (refusal == nil || refusal.Code != c.code || refusal.Field != c.field) {
 			t.Errorf("%s %s %q: %+v", c.caller.Tenant, c.target, c.record, refusal)
 		}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Limits of what is recorded of a body.
@@ -18,11 +19,11 @@ func cleanEndpointAudit(field string, e *api.Endpoint) *api.Error {
 	}
 	field = under(field, "audit")
 	if e.Raw() {
-		return api.Invalid(field, "endpoint %s passes bytes on, and %s is about requests", show(e.Name), field).
+		return api.Invalid(field, "endpoint %s passes bytes on, and %s is about requests", rules.Quote(e.Name), field).
 			WithHint("leave it out, or write a target with http or https")
 	}
-	if captureRank(a.Capture) == 0 {
-		return api.Invalid(field+".capture", "%s.capture is %s", field, show(a.Capture)).
+	if rules.CaptureRank(a.Capture) == 0 {
+		return api.Invalid(field+".capture", "%s.capture is %s", field, rules.Quote(a.Capture)).
 			WithHint("write headers or body; the outline of each request is always on record")
 	}
 	if one := field + ".max_bytes"; a.MaxBytes < 0 || a.MaxBytes > maxCapture || a.MaxBytes > 0 && a.Capture != api.CaptureBody {
@@ -32,11 +33,11 @@ func cleanEndpointAudit(field string, e *api.Endpoint) *api.Error {
 		a.MaxBytes = defaultCapture
 	}
 	if n := len(a.RedactHeaders); n > maxEndpointHeaders {
-		return tooLarge(field+".redact_headers", "%s.redact_headers has %d names", field, n).WithHint("at most %d", maxEndpointHeaders)
+		return rules.TooLarge(field+".redact_headers", "%s.redact_headers has %d names", field, n).WithHint("at most %d", maxEndpointHeaders)
 	}
 	for i, h := range a.RedactHeaders {
-		if one := at(field+".redact_headers", i); !headerToken(h) {
-			return api.Invalid(one, "%s %s is not the name of a header", one, show(h)).WithHint("such as X-Session")
+		if one := rules.ElementAt(field+".redact_headers", i); !headerToken(h) {
+			return api.Invalid(one, "%s %s is not the name of a header", one, rules.Quote(h)).WithHint("such as X-Session")
 		}
 	}
 	return nil

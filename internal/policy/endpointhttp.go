@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // cleanEndpointHTTP checks how requests are forwarded.
@@ -19,29 +20,29 @@ func cleanEndpointHTTP(field string, e *api.Endpoint) *api.Error {
 		return nil
 	}
 	if e.Raw() {
-		return api.Invalid(field, "endpoint %s passes bytes on, and %s is about requests", show(e.Name), field).
+		return api.Invalid(field, "endpoint %s passes bytes on, and %s is about requests", rules.Quote(e.Name), field).
 			WithHint("leave it out, or write a target with http or https")
 	}
 	for i, m := range h.Methods {
-		one := at(field+".methods", i)
+		one := rules.ElementAt(field+".methods", i)
 		h.Methods[i] = strings.ToUpper(m)
 		if !headerToken(m) || h.Methods[i] == "CONNECT" || h.Methods[i] == "TRACE" || len(h.Methods) > maxEndpointList {
-			return api.Invalid(one, "%s %s is not a method that an endpoint takes", one, show(m)).
+			return api.Invalid(one, "%s %s is not a method that an endpoint takes", one, rules.Quote(m)).
 				WithHint("write at most %d such as GET; CONNECT and TRACE never go through", maxEndpointList)
 		}
 	}
 	for i, p := range h.Paths {
-		one := at(field+".paths", i)
+		one := rules.ElementAt(field+".paths", i)
 		if !endpointPath(p) || len(h.Paths) > maxEndpointList {
-			return api.Invalid(one, "%s %s is not a path", one, show(p)).
+			return api.Invalid(one, "%s %s is not a path", one, rules.Quote(p)).
 				WithHint(`write at most %d such as "/v1/models", or "/v1/*" for all below it; there are no other patterns`, maxEndpointList)
 		}
 	}
 	if h.BodyFilter == "" && len(e.Presets) > 0 {
 		h.BodyFilter = api.BodyFilterStrip
 	}
-	if one := field + ".body_filter"; filterStrength(h.BodyFilter) < 0 {
-		return api.Invalid(one, "%s is %s", one, show(h.BodyFilter)).WithHint("write off, strip or refuse")
+	if one := field + ".body_filter"; rules.FilterStrength(h.BodyFilter) < 0 {
+		return api.Invalid(one, "%s is %s", one, rules.Quote(h.BodyFilter)).WithHint("write off, strip or refuse")
 	}
 	if one, n := field+".event_keepalive_ms", h.EventKeepAliveMS; n != 0 && (n < minKeepAliveMS || n > maxEndpointMS) {
 		return api.Invalid(one, "%s is %d", one, n).WithHint("%d to %d; 0 is never", minKeepAliveMS, maxEndpointMS)
@@ -60,10 +61,10 @@ func holdFilter(field string, g *EndpointGrant, floor int) *api.Error {
 	name := []string{api.BodyFilterOff, api.BodyFilterStrip, api.BodyFilterRefuse}[floor]
 	h := g.Spec.HTTP
 	if h.BodyFilter == api.BodyFilterOff {
-		return denied(g.Rule+".body_filter", under(field, "http.body_filter"), "body_filter is off, and the operator wants %s for this target", name).
+		return rules.Denied(g.Rule+".body_filter", under(field, "http.body_filter"), "body_filter is off, and the operator wants %s for this target", name).
 			WithHint("leave it out, or write %s", name)
 	}
-	if filterStrength(h.BodyFilter) < floor {
+	if rules.FilterStrength(h.BodyFilter) < floor {
 		h.BodyFilter = name
 	}
 	return nil
@@ -71,7 +72,7 @@ func holdFilter(field string, g *EndpointGrant, floor int) *api.Error {
 
 func endpointPath(p string) bool {
 	below := strings.TrimSuffix(p, "/*")
-	if !strings.HasPrefix(p, "/") || len(p) > maxTarget || strings.ContainsFunc(p, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' || c == '?' || c == '#' }) {
+	if !strings.HasPrefix(p, "/") || len(p) > rules.MaxTarget || strings.ContainsFunc(p, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' || c == '?' || c == '#' }) {
 		return false
 	}
 	return !strings.Contains(below, "*") && !strings.Contains(p, "//") &&
@@ -83,17 +84,17 @@ func cleanEndpointHeaders(field string, h *api.EndpointHTTP) *api.Error {
 	check := func(one, name string) *api.Error {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		if !headerToken(name) || ownedHeader(canonical) {
-			return api.Invalid(one, "%s: header %s cannot be chosen", one, show(name)).
+			return api.Invalid(one, "%s: header %s cannot be chosen", one, rules.Quote(name)).
 				WithHint("write the name of an end-to-end header; Cloche sets headers about the connection and the client")
 		}
 		if by := seen[canonical]; by != "" {
-			return api.Invalid(one, "%s: header %s is in %s too", one, show(name), by).WithHint("say it once")
+			return api.Invalid(one, "%s: header %s is in %s too", one, rules.Quote(name), by).WithHint("say it once")
 		}
 		seen[canonical] = one
 		return nil
 	}
 	if n := len(h.SetHeaders) + len(h.SecretHeaders) + len(h.PassHeaders); n > maxEndpointHeaders {
-		return tooLarge(field, "%s names %d headers", field, n).WithHint("at most %d", maxEndpointHeaders)
+		return rules.TooLarge(field, "%s names %d headers", field, n).WithHint("at most %d", maxEndpointHeaders)
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.SetHeaders)) {
 		one, v := field+".set_headers", h.SetHeaders[name]
@@ -101,11 +102,11 @@ func cleanEndpointHeaders(field string, h *api.EndpointHTTP) *api.Error {
 			return err
 		}
 		if credential(textproto.CanonicalMIMEHeaderKey(name)) {
-			return api.Invalid(one, "%s: header %s is for a credential, and what is written here is shown", one, show(name)).
+			return api.Invalid(one, "%s: header %s is for a credential, and what is written here is shown", one, rules.Quote(name)).
 				WithHint("name a secret in secret_headers")
 		}
 		if len(v) > maxHeaderValue || strings.ContainsFunc(v, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
-			return api.Invalid(one, "%s: the value of %s cannot stand in a header", one, show(name)).
+			return api.Invalid(one, "%s: the value of %s cannot stand in a header", one, rules.Quote(name)).
 				WithHint("at most %d bytes on one line", maxHeaderValue)
 		}
 	}
@@ -115,16 +116,16 @@ func cleanEndpointHeaders(field string, h *api.EndpointHTTP) *api.Error {
 			return err
 		}
 		if s := h.SecretHeaders[name]; s == "" || len(s) > api.MaxNameLen || !headerToken(s) {
-			return api.Invalid(one, "%s: %s is not the name of a secret", one, show(s)).WithHint("name a secret, not its value")
+			return api.Invalid(one, "%s: %s is not the name of a secret", one, rules.Quote(s)).WithHint("name a secret, not its value")
 		}
 	}
 	for i, name := range h.PassHeaders {
-		one := at(field+".pass_headers", i)
+		one := rules.ElementAt(field+".pass_headers", i)
 		if err := check(one, name); err != nil {
 			return err
 		}
 		if strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-			return api.Invalid(one, "%s: header %s never goes on, for a target could take it for another", one, show(name)).
+			return api.Invalid(one, "%s: header %s never goes on, for a target could take it for another", one, rules.Quote(name)).
 				WithHint("write a name of letters, digits and -")
 		}
 	}

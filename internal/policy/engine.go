@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 const engineAuto = "auto"
@@ -48,8 +49,8 @@ func checkEngine(d *decision) *api.Error {
 		}
 		if chosen.Name != name {
 			rule := d.engineRule()
-			return denied(rule, "engine", "engine %s was asked for, and the operator's choice is %s", show(name), chosen.Name).
-				WithHint("leave engine out; the smallest rule that would allow it is `%s: %s`", rule, yamlString(name))
+			return rules.Denied(rule, "engine", "engine %s was asked for, and the operator's choice is %s", rules.Quote(name), chosen.Name).
+				WithHint("leave engine out; the smallest rule that would allow it is `%s: %s`", rule, rules.YamlString(name))
 		}
 	}
 	return d.takeEngine(report)
@@ -57,17 +58,17 @@ func checkEngine(d *decision) *api.Error {
 
 // engineRule returns the key that names the engine, or that would name it.
 func (d *decision) engineRule() string {
-	if d.profile.engine != "" {
-		return ruleName(d.profile.name, "engine")
+	if d.profile.Engine != "" {
+		return rules.KeyPath(d.profile.Name, "engine")
 	}
 	return "engine"
 }
 
 func (d *decision) autoEngine() (api.EngineReport, *api.Error) {
-	if name := cmp.Or(d.profile.engine, d.rules.Engine); name != "" && name != engineAuto {
+	if name := cmp.Or(d.profile.Engine, d.rules.Engine); name != "" && name != engineAuto {
 		report, ok := d.findEngine(name)
 		if !ok {
-			e := api.Errorf(api.CodeUnavailable, "the operator's rule %s names %s, which this build does not have", d.engineRule(), show(name))
+			e := api.Errorf(api.CodeUnavailable, "the operator's rule %s names %s, which this build does not have", d.engineRule(), rules.Quote(name))
 			return report, e.WithHint("the engines are %s", d.engineNames())
 		}
 		return report, nil
@@ -104,7 +105,7 @@ func (d *decision) autoEngine() (api.EngineReport, *api.Error) {
 // takeEngine accepts a report if it is usable and strong enough.
 func (d *decision) takeEngine(r api.EngineReport) *api.Error {
 	if least := d.rules.MinTier; least != "" && rank(r.Tier) < rank(least) {
-		return denied("min_tier", "engine", "engine %s isolates by tier %s, and the least that is accepted is %s", r.Name, r.Tier, least).
+		return rules.Denied("min_tier", "engine", "engine %s isolates by tier %s, and the least that is accepted is %s", r.Name, r.Tier, least).
 			WithHint("choose a stronger engine; the smallest rule that would allow it is `min_tier: %s`", r.Tier)
 	}
 	if !r.Usable {
@@ -121,14 +122,14 @@ func (d *decision) takeEngine(r api.EngineReport) *api.Error {
 // engineBy returns what decides about the engine.
 func (d *decision) engineBy() string {
 	switch {
-	case d.profile.engine != "" && d.profile.engine != engineAuto:
+	case d.profile.Engine != "" && d.profile.Engine != engineAuto:
 		return d.engineRule()
-	case d.profile.engine == "" && d.rules.Engine != "" && d.rules.Engine != engineAuto:
+	case d.profile.Engine == "" && d.rules.Engine != "" && d.rules.Engine != engineAuto:
 		return "engine"
 	case d.rules.MinTier != "":
 		return "min_tier"
 	}
-	return byBuiltin
+	return rules.ByBuiltin
 }
 
 func (d *decision) findEngine(name string) (api.EngineReport, bool) {
@@ -141,7 +142,7 @@ func (d *decision) findEngine(name string) (api.EngineReport, bool) {
 }
 
 func (d *decision) noEngine(name string) *api.Error {
-	e := api.Errorf(api.CodeNotFound, "there is no engine %s", show(name))
+	e := api.Errorf(api.CodeNotFound, "there is no engine %s", rules.Quote(name))
 	e.Field = "engine"
 	return e.WithHint("the engines are %s", d.engineNames())
 }

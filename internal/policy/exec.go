@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Limits of an exec.
@@ -81,17 +82,17 @@ func (p ExecPermit) Request() api.ExecRequest { return p.req }
 
 // DecideExec grants one exec in a sandbox with these settings, or returns why not. The error is
 // always a *api.Error. If creating is disabled, execs in running sandboxes are still allowed.
-func DecideExec(req api.ExecRequest, in Settings, caller Caller, rules Rules) (ExecPermit, error) {
+func DecideExec(req api.ExecRequest, in Settings, caller Caller, set rules.Rules) (ExecPermit, error) {
 	if err := Authorize(caller, VerbExec, in.Ref, in.Tenant, in.Profile); err != nil {
 		return ExecPermit{}, err
 	}
-	p, ok := resolveProfile(in.Profile, rules)
+	p, ok := rules.ResolveProfile(in.Profile, set)
 	if !ok {
-		return ExecPermit{}, profileGone(in.Profile, rules)
+		return ExecPermit{}, profileGone(in.Profile, set)
 	}
 	req.Naming = api.Naming{} // already used to select the sandbox, see DecideTarget
 	out := ExecPermit{valid: true, req: req, user: in.User, cwd: in.Cwd}
-	for _, check := range []func(*ExecPermit, Settings, *profile) *api.Error{
+	for _, check := range []func(*ExecPermit, Settings, *rules.Profile) *api.Error{
 		execID, execProgram, execPhase, execEnv, execCwd, execUser, execWait, execInput, execTimeout, execOutput, execChars,
 	} {
 		if err := check(&out, in, &p); err != nil {
@@ -102,33 +103,33 @@ func DecideExec(req api.ExecRequest, in Settings, caller Caller, rules Rules) (E
 }
 
 // profileGone is the error for a sandbox whose profile no longer exists.
-func profileGone(name string, rules Rules) *api.Error {
-	e := api.Errorf(api.CodeState, "profile %s, which this sandbox was made with, is no longer in the policy file", show(name))
-	return e.WithHint("make the sandbox again with one of %s", strings.Join(Profiles(rules), ", "))
+func profileGone(name string, set rules.Rules) *api.Error {
+	e := api.Errorf(api.CodeState, "profile %s, which this sandbox was made with, is no longer in the policy file", rules.Quote(name))
+	return e.WithHint("make the sandbox again with one of %s", strings.Join(rules.Profiles(set), ", "))
 }
 
 // execID checks the ID, which is unique in the sandbox and also a directory name.
-func execID(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+func execID(x *ExecPermit, _ Settings, _ *rules.Profile) *api.Error {
 	if id := x.req.ExecID; id != "" && !api.ValidName(id) {
-		return api.Invalid("exec_id", "exec_id %s cannot name a process", show(id)).WithHint("%s", nameHint())
+		return api.Invalid("exec_id", "exec_id %s cannot name a process", rules.Quote(id)).WithHint("%s", rules.NameHint())
 	}
 	return nil
 }
 
 // execWait checks the names. Whether the endpoints exist is checked during the wait.
-func execWait(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+func execWait(x *ExecPermit, _ Settings, _ *rules.Profile) *api.Error {
 	if n := len(x.req.WaitEndpoints); n > api.MaxEndpoints {
-		return tooLarge("wait_endpoints", "wait_endpoints names %d", n).WithHint("at most %d, which is all that a sandbox has", api.MaxEndpoints)
+		return rules.TooLarge("wait_endpoints", "wait_endpoints names %d", n).WithHint("at most %d, which is all that a sandbox has", api.MaxEndpoints)
 	}
 	for i, name := range x.req.WaitEndpoints {
 		if !api.ValidEndpointName(name) {
-			return api.Invalid(at("wait_endpoints", i), "%s cannot name an endpoint", show(name)).WithHint("name one of the sandbox's endpoints")
+			return api.Invalid(rules.ElementAt("wait_endpoints", i), "%s cannot name an endpoint", rules.Quote(name)).WithHint("name one of the sandbox's endpoints")
 		}
 	}
 	return nil
 }
 
-func execProgram(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+func execProgram(x *ExecPermit, _ Settings, _ *rules.Profile) *api.Error {
 	var given []string
 	field := "argv"
 	if x.req.Argv != nil {
@@ -153,39 +154,39 @@ func execProgram(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	case x.argv[0] == "":
 		return api.Invalid("argv[0]", "argv[0], the program, is empty").WithHint(`name a program, such as ["python3", "main.py"]`)
 	case len(x.argv) > maxArgs:
-		return tooLarge("argv", "argv has %d elements", len(x.argv)).WithHint("at most %d; pass more as a file", maxArgs)
+		return rules.TooLarge("argv", "argv has %d elements", len(x.argv)).WithHint("at most %d; pass more as a file", maxArgs)
 	}
 	total := 0
 	for i, a := range x.argv {
 		one := field
 		if field == "argv" {
-			one = at(field, i)
+			one = rules.ElementAt(field, i)
 		}
 		if strings.ContainsRune(a, 0) {
 			return api.Invalid(one, "%s holds a NUL byte", one).WithHint("no program can receive a NUL in an argument; pass binary data as a file or stdin")
 		}
 		if len(a) > maxExecString {
-			return tooLarge(one, "%s has %d bytes", one, len(a)).
+			return rules.TooLarge(one, "%s has %d bytes", one, len(a)).
 				WithHint("the kernel takes at most %d in one argument; write it to a file and run that", maxExecString)
 		}
 		total += len(a) + 1
 	}
 	if total > maxArgvBytes {
-		return tooLarge(field, "%s has %d bytes", field, total).WithHint("at most %d in all; pass more as a file", maxArgvBytes)
+		return rules.TooLarge(field, "%s has %d bytes", field, total).WithHint("at most %d in all; pass more as a file", maxArgvBytes)
 	}
 	return nil
 }
 
 // execPhase checks that the phase is one in which programs run commands.
-func execPhase(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+func execPhase(x *ExecPermit, _ Settings, _ *rules.Profile) *api.Error {
 	if p := x.req.Phase; p != "" && !slices.Contains(api.ExecPhases(), p) {
-		return api.Invalid("phase", "phase %s does not run commands", show(p)).
+		return api.Invalid("phase", "phase %s does not run commands", rules.Quote(p)).
 			WithHint("one of %s, or leave it out", strings.Join(api.ExecPhases(), ", "))
 	}
 	return nil
 }
 
-func execEnv(x *ExecPermit, in Settings, _ *profile) *api.Error {
+func execEnv(x *ExecPermit, in Settings, _ *rules.Profile) *api.Error {
 	if err := validEnv("env", x.req.Env); err != nil {
 		return err
 	}
@@ -197,16 +198,16 @@ func execEnv(x *ExecPermit, in Settings, _ *profile) *api.Error {
 	return validEnv("env", x.env)
 }
 
-func execCwd(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+func execCwd(x *ExecPermit, _ Settings, _ *rules.Profile) *api.Error {
 	if x.req.Cwd == "" {
 		return nil
 	}
 	var err *api.Error
-	x.cwd, err = cleanAbs("cwd", x.req.Cwd)
+	x.cwd, err = rules.CleanAbs("cwd", x.req.Cwd)
 	return err
 }
 
-func execUser(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+func execUser(x *ExecPermit, _ Settings, _ *rules.Profile) *api.Error {
 	if x.req.User == "" {
 		return nil
 	}
@@ -214,9 +215,9 @@ func execUser(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 	return validUser("user", x.user)
 }
 
-func execInput(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+func execInput(x *ExecPermit, _ Settings, _ *rules.Profile) *api.Error {
 	if n := len(x.req.Stdin); n > maxStdin {
-		return tooLarge("stdin", "stdin has %d bytes", n).
+		return rules.TooLarge("stdin", "stdin has %d bytes", n).
 			WithHint("at most %d in one call; stream it, or write it to a file first", maxStdin)
 	}
 	if x.req.Rows > maxTTY || x.req.Cols > maxTTY {
@@ -231,16 +232,16 @@ func execInput(x *ExecPermit, _ Settings, _ *profile) *api.Error {
 
 // execTimeout uses the sandbox's timeout if the request sets none. A requested 0 is unlimited,
 // which exceeds every ceiling.
-func execTimeout(x *ExecPermit, in Settings, p *profile) *api.Error {
+func execTimeout(x *ExecPermit, in Settings, p *rules.Profile) *api.Error {
 	const field = "timeout_ms"
-	l := limitOf(fieldTimeout)
+	l := limitOf(rules.FieldTimeout)
 	granted := float64(in.Limits.TimeoutMS)
 	if x.req.TimeoutMS != nil {
 		asked := float64(*x.req.TimeoutMS)
-		if err := l.check(field, asked); err != nil {
+		if err := l.Check(field, asked); err != nil {
 			return err
 		}
-		v, adj, err := l.lockedOrFit(p, field, asked, granted, true)
+		v, adj, err := l.LockedOrFit(p, field, asked, granted, true)
 		if err != nil {
 			return err
 		}
@@ -254,19 +255,19 @@ func execTimeout(x *ExecPermit, in Settings, p *profile) *api.Error {
 	return nil
 }
 
-func execOutput(x *ExecPermit, in Settings, p *profile) *api.Error {
+func execOutput(x *ExecPermit, in Settings, p *rules.Profile) *api.Error {
 	const field = "max_output_bytes"
-	l := limitOf(fieldMaxOutput)
+	l := limitOf(rules.FieldMaxOutput)
 	granted := float64(in.Limits.MaxOutputBytes)
 	if granted <= 0 {
 		granted = api.DefaultMaxOutput
 	}
 	if x.req.MaxOutputBytes != 0 {
 		asked := float64(x.req.MaxOutputBytes)
-		if err := l.check(field, asked); err != nil {
+		if err := l.Check(field, asked); err != nil {
 			return err
 		}
-		v, adj, err := l.lockedOrFit(p, field, asked, granted, false)
+		v, adj, err := l.LockedOrFit(p, field, asked, granted, false)
 		if err != nil {
 			return err
 		}
@@ -281,7 +282,7 @@ func execOutput(x *ExecPermit, in Settings, p *profile) *api.Error {
 }
 
 // execChars checks the number of output characters, which is not a limit of the sandbox.
-func execChars(x *ExecPermit, _ Settings, _ *profile) *api.Error {
+func execChars(x *ExecPermit, _ Settings, _ *rules.Profile) *api.Error {
 	if n := x.req.MaxOutputChars; n != nil && (*n < 0 || *n > api.MaxOutputChars) {
 		return api.Invalid("max_output_chars", "max_output_chars is %d", *n).WithHint("from 0 to %d characters, or leave it out", api.MaxOutputChars)
 	}
@@ -297,11 +298,11 @@ func NoOutputChars(req api.ExecRequest) error {
 		WithHint("leave it out, or run the program without a stream and to its end")
 }
 
-func limitOf(field string) limit {
-	for _, l := range limits() {
-		if l.field == field {
+func limitOf(field string) rules.Limit {
+	for _, l := range rules.Limits() {
+		if l.Field == field {
 			return l
 		}
 	}
-	return limit{}
+	return rules.Limit{}
 }

@@ -9,9 +9,10 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
-func settings(t *testing.T, profile string, l api.Limits, r policy.Rules) policy.Settings {
+func settings(t *testing.T, profile string, l api.Limits, r rules.Rules) policy.Settings {
 	t.Helper()
 	spec := api.SandboxSpec{
 		Name: "box", Profile: profile, Limits: l, User: "nobody", Cwd: "/src",
@@ -21,8 +22,8 @@ func settings(t *testing.T, profile string, l api.Limits, r policy.Rules) policy
 }
 
 func TestExecGrants(t *testing.T) {
-	in := settings(t, "agent", api.Limits{}, policy.Rules{})
-	x, err := policy.DecideExec(api.ExecRequest{Argv: []string{"ls", "", "-l"}, Env: map[string]string{"B": "3"}}, in, operator, policy.Rules{})
+	in := settings(t, "agent", api.Limits{}, rules.Rules{})
+	x, err := policy.DecideExec(api.ExecRequest{Argv: []string{"ls", "", "-l"}, Env: map[string]string{"B": "3"}}, in, operator, rules.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,7 @@ func TestExecGrants(t *testing.T) {
 		!maps.Equal(x.Env(), map[string]string{"A": "1", "B": "3"}) || x.Timeout() != 0 || x.MaxOutput() != 1<<20 || len(x.Adjusted()) != 0 {
 		t.Errorf("granted %+v", x)
 	}
-	x, err = policy.DecideExec(api.ExecRequest{Shell: "a | b", Cwd: "/x//y/", User: "0:0", TTY: true, TimeoutMS: new(int64(1500)), MaxOutputBytes: 7}, in, operator, policy.Rules{})
+	x, err = policy.DecideExec(api.ExecRequest{Shell: "a | b", Cwd: "/x//y/", User: "0:0", TTY: true, TimeoutMS: new(int64(1500)), MaxOutputBytes: 7}, in, operator, rules.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,14 +39,14 @@ func TestExecGrants(t *testing.T) {
 		x.Timeout() != 1500*time.Millisecond || x.MaxOutput() != 7 {
 		t.Errorf("granted %+v", x)
 	}
-	x, err = policy.DecideExec(api.ExecRequest{Python: "print(1)"}, in, operator, policy.Rules{})
+	x, err = policy.DecideExec(api.ExecRequest{Python: "print(1)"}, in, operator, rules.Rules{})
 	if err != nil || !slices.Equal(x.Argv(), []string{"python3", "-c", "print(1)"}) {
 		t.Errorf("granted %+v, %v", x, err)
 	}
 }
 
 func TestExecRefusals(t *testing.T) {
-	in := settings(t, "agent", api.Limits{}, policy.Rules{})
+	in := settings(t, "agent", api.Limits{}, rules.Rules{})
 	type req = api.ExecRequest
 	const invalid, large = api.CodeInvalid, api.CodeTooLarge
 	for name, c := range map[string]struct {
@@ -74,17 +75,17 @@ func TestExecRefusals(t *testing.T) {
 		"output too much":    {req{Shell: "a", MaxOutputBytes: 65 << 20}, want{invalid, "max_output_bytes", "", "64MiB"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x, err := policy.DecideExec(c.req, in, operator, policy.Rules{})
+			x, err := policy.DecideExec(c.req, in, operator, rules.Rules{})
 			if x.Valid() {
 				t.Error("valid although refused")
 			}
 			c.want.check(t, err)
 		})
 	}
-	_, err := policy.DecideExec(req{Shell: "a"}, in, tenant, policy.Rules{})
+	_, err := policy.DecideExec(req{Shell: "a"}, in, tenant, rules.Rules{})
 	want{code: api.CodeNotFound, says: `"box"`}.check(t, err)
 	in.Profile = "gone"
-	_, err = policy.DecideExec(req{Shell: "a"}, in, operator, policy.Rules{})
+	_, err = policy.DecideExec(req{Shell: "a"}, in, operator, rules.Rules{})
 	want{code: api.CodeState, says: "gone"}.check(t, err)
 }
 
@@ -97,8 +98,8 @@ func TestExecEnvIsBoundedAsAWhole(t *testing.T) {
 		}
 		return m
 	}
-	in := decide(t, api.SandboxSpec{Env: half("A")}, operator, policy.Rules{}).Settings()
-	_, err := policy.DecideExec(api.ExecRequest{Shell: "a", Env: half("B")}, in, operator, policy.Rules{})
+	in := decide(t, api.SandboxSpec{Env: half("A")}, operator, rules.Rules{}).Settings()
+	_, err := policy.DecideExec(api.ExecRequest{Shell: "a", Env: half("B")}, in, operator, rules.Rules{})
 	want{code: api.CodeTooLarge, field: "env"}.check(t, err)
 }
 
@@ -107,7 +108,7 @@ func TestExecTimeoutsAndOutput(t *testing.T) {
 	locked := mustParse(t, "profiles: {fixed: {defaults: {timeout: 7s, max_output: 4KiB}, locked: [limits.timeout_ms, limits.max_output_bytes]}}")
 	for name, c := range map[string]struct {
 		profile string
-		rules   policy.Rules
+		rules   rules.Rules
 		limits  api.Limits
 		timeout *int64
 		output  int64
@@ -168,7 +169,7 @@ func TestExecTimeoutsAndOutput(t *testing.T) {
 }
 
 func TestDisabledDoesNotStopExec(t *testing.T) {
-	in := settings(t, "agent", api.Limits{}, policy.Rules{})
+	in := settings(t, "agent", api.Limits{}, rules.Rules{})
 	if _, err := policy.DecideExec(api.ExecRequest{Shell: "a"}, in, operator, mustParse(t, "enabled: false")); err != nil {
 		t.Error(err)
 	}

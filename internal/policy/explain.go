@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Question is a request about which policy is asked.
@@ -28,7 +29,7 @@ type Question struct {
 
 // Explain decides a request with Decide, DecideExec and the Authorize functions, and reports each
 // check. It grants nothing.
-func Explain(q Question, caller Caller, rules Rules) api.PolicyAnswer {
+func Explain(q Question, caller Caller, set rules.Rules) api.PolicyAnswer {
 	if q.Verb == "" {
 		q.Verb = VerbCreate
 	}
@@ -39,17 +40,17 @@ func Explain(q Question, caller Caller, rules Rules) api.PolicyAnswer {
 	x.step("operator_only", AuthorizeHost(caller, q.Verb))
 	settings := q.Sandbox
 	if q.Verb == VerbCreate || q.Verb == VerbRun {
-		settings = x.decide(q.Request, caller, rules)
+		settings = x.decide(q.Request, caller, set)
 	} else if settings != nil {
 		x.step("sandbox", Authorize(caller, q.Verb, settings.Ref, settings.Tenant, settings.Profile))
 	}
 	if q.Exec != nil && settings != nil && x.a.Refusal == nil {
-		p, err := DecideExec(*q.Exec, *settings, caller, rules)
+		p, err := DecideExec(*q.Exec, *settings, caller, set)
 		x.step("exec", err)
 		x.a.Adjusted = append(x.a.Adjusted, p.Adjusted()...)
 	}
 	if q.Endpoint != nil && x.a.Refusal == nil {
-		x.endpoint(q, settings, caller, rules)
+		x.endpoint(q, settings, caller, set)
 	}
 	x.a.Allowed = x.a.Refusal == nil
 	return x.a
@@ -58,11 +59,11 @@ func Explain(q Question, caller Caller, rules Rules) api.PolicyAnswer {
 type explanation struct{ a api.PolicyAnswer }
 
 // endpoint judges an endpoint for an existing sandbox, or for an arbitrary sandbox of the caller.
-func (x *explanation) endpoint(q Question, settings *Settings, caller Caller, rules Rules) {
+func (x *explanation) endpoint(q Question, settings *Settings, caller Caller, set rules.Rules) {
 	if settings == nil {
 		settings = &Settings{Tenant: caller.Tenant, Profile: api.DefaultProfile}
 	}
-	p, err := DecideEndpoint(*q.Endpoint, q.Others, *settings, caller, rules, q.Secrets)
+	p, err := DecideEndpoint(*q.Endpoint, q.Others, *settings, caller, set, q.Secrets)
 	x.step("endpoint", err)
 	if p.Valid() {
 		x.a.Grants = append(x.a.Grants, api.PolicyGrant{Field: "endpoint.target", Rule: p.grant.Rule})
@@ -80,11 +81,11 @@ func (x *explanation) step(name string, err error) {
 	}
 }
 
-func (x *explanation) decide(req Request, caller Caller, rules Rules) *Settings {
+func (x *explanation) decide(req Request, caller Caller, set rules.Rules) *Settings {
 	if x.a.Refusal != nil {
 		return nil
 	}
-	d := begin(req, caller, rules)
+	d := begin(req, caller, set)
 	permit, err := d.finish(func(name string, err *api.Error) {
 		if err != nil {
 			x.step(name, err)
@@ -113,11 +114,11 @@ const (
 
 // AssumedFacts returns facts of a machine on which everything that a request names exists, for an
 // answer without a daemon. The second value lists these assumptions.
-func AssumedFacts(spec api.SandboxSpec, caller Caller, rules Rules) (Facts, []string) {
+func AssumedFacts(spec api.SandboxSpec, caller Caller, set rules.Rules) (Facts, []string) {
 	all := map[string]api.Enforcement{}
-	for _, l := range limits() {
-		if l.enforced != "" {
-			all[l.enforced] = api.Enforcement{OK: true}
+	for _, l := range rules.Limits() {
+		if l.Enforced != "" {
+			all[l.Enforced] = api.Enforcement{OK: true}
 		}
 	}
 	all["egress"] = api.Enforcement{OK: true}
@@ -130,7 +131,7 @@ func AssumedFacts(spec api.SandboxSpec, caller Caller, rules Rules) (Facts, []st
 		"no other sandbox is live, and a named workspace is a new one",
 		"where a name of an image leads to is not judged",
 	}
-	for _, p := range Paths(spec, caller, rules) {
+	for _, p := range Paths(spec, caller, set) {
 		f.Dirs[p] = DirFact{Exists: true, Real: p, Dir: true, OwnerUID: caller.UID}
 	}
 	if len(f.Dirs) > 0 {
@@ -144,7 +145,7 @@ func AssumedFacts(spec api.SandboxSpec, caller Caller, rules Rules) (Facts, []st
 func QuestionOf(q api.PolicyQuestion) (Question, error) {
 	out := Question{Verb: cmp.Or(Verb(q.Verb), VerbCreate), Request: Request{Spec: q.Spec}, Exec: q.Exec, Endpoint: q.Endpoint}
 	if !slices.Contains(Verbs(), out.Verb) {
-		return out, api.Invalid("verb", "there is no verb %s", show(q.Verb)).WithHint("the verbs are %s", verbList())
+		return out, api.Invalid("verb", "there is no verb %s", rules.Quote(q.Verb)).WithHint("the verbs are %s", verbList())
 	}
 	if q.Exec != nil && !slices.Contains([]Verb{VerbRun, VerbExec, VerbStart}, out.Verb) {
 		return out, api.Invalid("exec", "%s runs no program", out.Verb).WithHint("leave exec out, or ask about %s, %s or %s", VerbRun, VerbExec, VerbStart)
@@ -164,14 +165,14 @@ func (q Question) OnSandbox() bool { return q.Verb != VerbCreate && q.Verb != Ve
 // TenantCaller returns a caller of a tenant that is not the operator.
 func TenantCaller(tenant string) (Caller, error) {
 	if !api.ValidName(tenant) {
-		return Caller{}, api.Invalid("tenant", "tenant %s is not valid", show(tenant)).WithHint("%s", nameHint())
+		return Caller{}, api.Invalid("tenant", "tenant %s is not valid", rules.Quote(tenant)).WithHint("%s", rules.NameHint())
 	}
 	return Caller{Tenant: tenant, UID: -1, Via: ViaTCP}, nil
 }
 
 // ExplainRules answers a question with only a policy file, and lists the necessary assumptions.
 func ExplainRules(data []byte, q api.PolicyQuestion) (api.PolicyAnswer, error) {
-	rules, err := ParseRules(data)
+	set, err := rules.ParseRules(data)
 	if err != nil {
 		return api.PolicyAnswer{}, err
 	}
@@ -190,10 +191,10 @@ func ExplainRules(data []byte, q api.PolicyQuestion) (api.PolicyAnswer, error) {
 	}
 	var assumed []string
 	if !ask.OnSandbox() {
-		ask.Request.Facts, assumed = AssumedFacts(ask.Request.Spec, caller, rules)
+		ask.Request.Facts, assumed = AssumedFacts(ask.Request.Spec, caller, set)
 	}
 	ask.Secrets = true
-	a := Explain(ask, caller, rules)
+	a := Explain(ask, caller, set)
 	a.Assumed = assumed
 	return a, nil
 }

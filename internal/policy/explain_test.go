@@ -10,16 +10,17 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // TestExplainIsTheDecision: an explanation says what Decide says, of any request.
 func TestExplainIsTheDecision(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 11))
-		rules, req := randomRules(r), policy.Request{Spec: randomSpec(r), Facts: randomFacts(r)}
+		set, req := randomRules(r), policy.Request{Spec: randomSpec(r), Facts: randomFacts(r)}
 		c := pick(r, operator, root, tenant, policy.KeyCaller(api.Key{ID: "key-1", Tenant: "tcp", Profiles: []string{"agent", "default"}}))
-		p, err := policy.Decide(req, c, rules)
-		a := policy.Explain(policy.Question{Request: req}, c, rules)
+		p, err := policy.Decide(req, c, set)
+		a := policy.Explain(policy.Question{Request: req}, c, set)
 		if a.Allowed != (err == nil) || a.Tenant != c.Tenant || a.Operator != c.Operator || a.Verb != "create" {
 			t.Fatalf("seed %d: %v, and the explanation %+v", seed, err, a)
 		}
@@ -91,13 +92,13 @@ func TestExplainOtherVerbs(t *testing.T) {
 		"run":          {policy.Question{Verb: policy.VerbRun, Request: policy.Request{Facts: facts()}, Exec: ls}, true, "", "exec"},
 		"create":       {policy.Question{Request: policy.Request{Facts: facts()}}, false, "key:key-1", "verb"},
 	} {
-		a := policy.Explain(c.q, k, policy.Rules{})
+		a := policy.Explain(c.q, k, rules.Rules{})
 		last := a.Steps[len(a.Steps)-1]
 		if a.Allowed != c.allowed || last.Name != c.step || !c.allowed && a.Refusal.Rule != c.rule {
 			t.Errorf("%s: %+v, %+v", name, a, a.Refusal)
 		}
 	}
-	if a := policy.Explain(policy.Question{Verb: policy.VerbDoctor}, tenant, policy.Rules{}); a.Allowed || a.Refusal.Rule != "operator_only" {
+	if a := policy.Explain(policy.Question{Verb: policy.VerbDoctor}, tenant, rules.Rules{}); a.Allowed || a.Refusal.Rule != "operator_only" {
 		t.Errorf("%+v", a)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // ruleKey is the rule of idempotency keys.
@@ -27,7 +28,7 @@ func checkKey(d *decision) *api.Error {
 }
 
 func badKey(key string) *api.Error {
-	return api.Invalid(ruleKey, "the idempotency key %s is not valid", show(key)).
+	return api.Invalid(ruleKey, "the idempotency key %s is not valid", rules.Quote(key)).
 		WithHint("use 1 to %d printable ASCII characters without spaces", api.MaxIdempotencyKey)
 }
 
@@ -44,7 +45,7 @@ func NoKey(spec api.SandboxSpec) error {
 type ExtendPermit struct {
 	valid    bool
 	lifetime time.Duration
-	profile  profile
+	profile  rules.Profile
 	field    string
 }
 
@@ -55,41 +56,41 @@ func (p ExtendPermit) Valid() bool { return p.valid }
 // A ceiling limits the whole lifetime, however often it is extended.
 func (p ExtendPermit) Total(ran time.Duration) (time.Duration, *api.Adjustment, error) {
 	total := float64((ran + p.lifetime).Milliseconds())
-	for _, l := range timeLimits() {
-		if l.field != fieldLifetime {
+	for _, l := range rules.TimeLimits() {
+		if l.Field != rules.FieldLifetime {
 			continue
 		}
-		fitted, adjusted, err := l.fit(&p.profile, p.field, total, false)
+		fitted, adjusted, err := l.Fit(&p.profile, p.field, total, false)
 		if err != nil {
 			return 0, nil, err
 		}
 		return time.Duration(fitted) * time.Millisecond, adjusted, nil
 	}
-	return 0, nil, api.Errorf(api.CodeInternal, "there is no limit %s", fieldLifetime)
+	return 0, nil, api.Errorf(api.CodeInternal, "there is no limit %s", rules.FieldLifetime)
 }
 
 // DecideExtend grants an extension of a sandbox with these settings, or returns why not.
-func DecideExtend(x api.Extension, in Settings, caller Caller, rules Rules) (ExtendPermit, error) {
+func DecideExtend(x api.Extension, in Settings, caller Caller, set rules.Rules) (ExtendPermit, error) {
 	if err := Authorize(caller, VerbExtend, in.Ref, in.Tenant, in.Profile); err != nil {
 		return ExtendPermit{}, err
 	}
-	p, ok := resolveProfile(in.Profile, rules)
+	p, ok := rules.ResolveProfile(in.Profile, set)
 	if !ok {
-		return ExtendPermit{}, profileGone(in.Profile, rules)
+		return ExtendPermit{}, profileGone(in.Profile, set)
 	}
 	const field = "lifetime_ms"
-	if slices.Contains(p.locked, fieldLifetime) {
-		rule := ruleName(p.name, "locked", fieldLifetime)
-		return ExtendPermit{}, denied(rule, field, "profile %s locks how long a sandbox lives", show(p.name)).WithHint("make another sandbox")
+	if slices.Contains(p.Locked, rules.FieldLifetime) {
+		rule := rules.KeyPath(p.Name, "locked", rules.FieldLifetime)
+		return ExtendPermit{}, rules.Denied(rule, field, "profile %s locks how long a sandbox lives", rules.Quote(p.Name)).WithHint("make another sandbox")
 	}
-	for _, l := range timeLimits() {
-		if l.field != fieldLifetime {
+	for _, l := range rules.TimeLimits() {
+		if l.Field != rules.FieldLifetime {
 			continue
 		}
 		if x.LifetimeMS == 0 {
 			return ExtendPermit{}, api.Invalid(field, "no lifetime was asked for").WithHint("say for how long it may live from now on, in milliseconds")
 		}
-		if err := l.check(field, float64(x.LifetimeMS)); err != nil {
+		if err := l.Check(field, float64(x.LifetimeMS)); err != nil {
 			return ExtendPermit{}, err
 		}
 	}

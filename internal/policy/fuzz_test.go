@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // FuzzDecide feeds any request and any policy file to Decide and holds every
@@ -19,12 +20,12 @@ func FuzzDecide(f *testing.F) {
 	f.Add([]byte(`{"mounts":[{"source":"/data/in","target":"/m"}],"workspace":{"dir":"/data/link","path":"/srv/job"}}`), []byte(`mounts: [{root: /data, write: true}]`), uint8(2))
 	f.Add([]byte(`{"env":{"A":"x"},"labels":{"a/b":"c"},"files":[{"path":"/a/b","content":"x","mode":420}],"user":"1:2"}`), []byte(`profiles: {agent: {ceilings: {pids: 3}, clamp: [limits.pids], locked: [image]}}`), uint8(0))
 	f.Add([]byte(`{"limits":{"cpus":1e308,"memory_bytes":9223372036854775807,"pids":-9223372036854775808}}`), []byte(`{"images":["*"]}`), uint8(3))
-	f.Fuzz(func(t *testing.T, spec, rules []byte, who uint8) {
+	f.Fuzz(func(t *testing.T, spec, set []byte, who uint8) {
 		var s api.SandboxSpec
 		if json.Unmarshal(spec, &s) != nil {
 			return
 		}
-		r, err := policy.ParseRules(rules)
+		r, err := rules.ParseRules(set)
 		if err != nil {
 			return
 		}
@@ -72,7 +73,7 @@ func FuzzDecideExec(f *testing.F) {
 		if boxed {
 			in.Profile, in.Limits.TimeoutMS = "default", 30_000
 		}
-		x, err := policy.DecideExec(req, in, operator, policy.Rules{})
+		x, err := policy.DecideExec(req, in, operator, rules.Rules{})
 		if err != nil {
 			if x.Valid() || api.CodeOf(err) == api.CodeInternal {
 				t.Fatalf("refusal %+v", err)
@@ -87,7 +88,7 @@ func FuzzDecideExec(f *testing.F) {
 		}
 		y, err := policy.DecideExec(api.ExecRequest{
 			Argv: x.Argv(), Env: x.Env(), Cwd: x.Cwd(), User: x.User(), TimeoutMS: x.Request().TimeoutMS, MaxOutputBytes: x.MaxOutput(),
-		}, in, operator, policy.Rules{})
+		}, in, operator, rules.Rules{})
 		if err != nil || len(y.Adjusted()) != 0 {
 			t.Fatalf("what was granted is refused or changed: %v %+v", err, y.Adjusted())
 		}
@@ -103,14 +104,14 @@ func FuzzParseRules(f *testing.F) {
 	f.Add([]byte("%YAML 1.2\n---\nenabled: !!bool true\n...\n"))
 	f.Add([]byte("version: 0x1\nmounts: [{<<: {root: /a}}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := policy.ParseRules(data)
+		r, err := rules.ParseRules(data)
 		if err != nil {
 			if _, ok := errors.AsType[*api.Error](err); !ok {
 				t.Fatalf("error of type %T", err)
 			}
 			return
 		}
-		for _, name := range policy.Profiles(r) {
+		for _, name := range rules.Profiles(r) {
 			_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Profile: name}, Facts: facts()}, operator, r)
 			if code := api.CodeOf(err); code == api.CodeInternal || code == api.CodeInvalid && err.(*api.Error).Field == "profile" {
 				t.Fatalf("profile %q was accepted and cannot be used: %v", name, err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 var (
@@ -51,7 +52,7 @@ func facts() policy.Facts {
 	}
 }
 
-func decide(t *testing.T, spec api.SandboxSpec, c policy.Caller, r policy.Rules) policy.Permit {
+func decide(t *testing.T, spec api.SandboxSpec, c policy.Caller, r rules.Rules) policy.Permit {
 	t.Helper()
 	p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, c, r)
 	if err != nil {
@@ -92,9 +93,9 @@ func (w want) check(t *testing.T, err error) {
 	}
 }
 
-func mustParse(t *testing.T, text string) policy.Rules {
+func mustParse(t *testing.T, text string) rules.Rules {
 	t.Helper()
-	r, err := policy.ParseRules([]byte(text))
+	r, err := rules.ParseRules([]byte(text))
 	if err != nil {
 		t.Fatalf("ParseRules: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // blockedPath is a path of the host that no sandbox can see, for any caller.
@@ -21,7 +22,7 @@ type blockedPath struct {
 
 func (b blockedPath) name() string {
 	if b.rule == "" {
-		return at("blocked_paths", b.element)
+		return rules.ElementAt("blocked_paths", b.element)
 	}
 	return b.rule
 }
@@ -71,8 +72,8 @@ func (d *decision) blockedBy(p string) string {
 		}
 	}
 	for i, blocked := range d.cleanBlocked() {
-		if within(blocked, p) || within(p, blocked) {
-			return at("blocked_paths", i)
+		if rules.Within(blocked, p) || rules.Within(p, blocked) {
+			return rules.ElementAt("blocked_paths", i)
 		}
 	}
 	for _, b := range d.movedBlocked() {
@@ -87,7 +88,7 @@ func (d *decision) blockedBy(p string) string {
 }
 
 func (b *blockedPath) blocks(p string) bool {
-	return within(b.path, p) || !b.exact && within(p, b.path)
+	return rules.Within(b.path, p) || !b.exact && rules.Within(p, b.path)
 }
 
 // blocked returns all blocked paths.
@@ -180,13 +181,13 @@ func clean(p string) string {
 // Paths returns the host paths that Facts.Dirs must cover for this request, as keys: cleaned, each
 // once. It omits paths that are refused by name alone, so that a caller cannot make Cloche access a
 // path that it may not use.
-func Paths(spec api.SandboxSpec, caller Caller, rules Rules) []string {
-	return paths(&decision{caller: caller, rules: rules}, spec)
+func Paths(spec api.SandboxSpec, caller Caller, set rules.Rules) []string {
+	return paths(&decision{caller: caller, rules: set}, spec)
 }
 
 // WindowsPaths is Paths on a Windows host.
-func WindowsPaths(spec api.SandboxSpec, caller Caller, rules Rules) []string {
-	return paths(&decision{facts: Facts{Windows: true}, caller: caller, rules: rules}, spec)
+func WindowsPaths(spec api.SandboxSpec, caller Caller, set rules.Rules) []string {
+	return paths(&decision{facts: Facts{Windows: true}, caller: caller, rules: set}, spec)
 }
 
 // FixedPaths returns the paths that are blocked on every host. If a request names any directory,
@@ -200,7 +201,7 @@ func FixedPaths() []string {
 }
 
 func paths(d *decision, spec api.SandboxSpec) []string {
-	caller, rules := d.caller, d.rules
+	caller, set := d.caller, d.rules
 	var asked []string
 	for _, m := range spec.Mounts {
 		asked = append(asked, m.Source)
@@ -218,10 +219,10 @@ func paths(d *decision, spec api.SandboxSpec) []string {
 	if len(out) == 0 {
 		return nil
 	}
-	for _, p := range rules.BlockedPaths {
+	for _, p := range set.BlockedPaths {
 		out = append(out, d.cleanRule(p))
 	}
-	for _, m := range rules.Mounts {
+	for _, m := range set.Mounts {
 		out = append(out, d.cleanRule(m.Root))
 	}
 	out = slices.DeleteFunc(out, func(p string) bool { return p == "" })
@@ -231,13 +232,13 @@ func paths(d *decision, spec api.SandboxSpec) []string {
 
 func checkHostDirs(d *decision) *api.Error {
 	for i := range d.spec.Mounts {
-		m, field := &d.spec.Mounts[i], at("mounts", i)+".source"
-		dir, rules, err := d.hostDir(field, m.Source, m.Target, m.ReadOnly)
+		m, field := &d.spec.Mounts[i], rules.ElementAt("mounts", i)+".source"
+		dir, set, err := d.hostDir(field, m.Source, m.Target, m.ReadOnly)
 		if err != nil {
 			return err
 		}
 		m.Source = dir.Asked
-		if m.Rules, err = d.dirRules(at("mounts", i), dir, m.Rules, rules); err != nil {
+		if m.Rules, err = d.dirRules(rules.ElementAt("mounts", i), dir, m.Rules, set); err != nil {
 			return err
 		}
 		d.mounts = append(d.mounts, dir)
@@ -246,12 +247,12 @@ func checkHostDirs(d *decision) *api.Error {
 	if w.Dir == "" {
 		return nil
 	}
-	dir, rules, err := d.hostDir("workspace.dir", w.Dir, w.Path, w.ReadOnly)
+	dir, set, err := d.hostDir("workspace.dir", w.Dir, w.Path, w.ReadOnly)
 	if err != nil {
 		return err
 	}
 	w.Dir = dir.Asked
-	if w.Rules, err = d.dirRules("workspace", dir, w.Rules, rules); err != nil {
+	if w.Rules, err = d.dirRules("workspace", dir, w.Rules, set); err != nil {
 		return err
 	}
 	d.workspace = &dir
@@ -261,7 +262,7 @@ func checkHostDirs(d *decision) *api.Error {
 // dirRules returns the rules on paths in a directory: those of the request, those of the operator's
 // grants, and those that hide private files found in it.
 func (d *decision) dirRules(field string, dir HostDir, asked, granted []api.PathRule) ([]api.PathRule, *api.Error) {
-	base, fact := accessOf(dir.ReadOnly), d.facts.Dirs[dir.Asked]
+	base, fact := rules.MountAccess(dir.ReadOnly), d.facts.Dirs[dir.Asked]
 	return d.cover(field, &fact, base, stricter(base, asked, granted))
 }
 
@@ -303,9 +304,9 @@ func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir,
 		return none, nil, d.notGranted(field, p, readOnly)
 	}
 	d.because(field, by)
-	base, rules := d.grantedAccess(real)
+	base, set := d.grantedAccess(real)
 	if base == api.AccessNone || base == api.AccessRead && !readOnly {
-		return none, nil, denied("mounts", field, "%s %s has the access %q by the rules of its grant", field, show(p), base).
+		return none, nil, rules.Denied("mounts", field, "%s %s has the access %q by the rules of its grant", field, rules.Quote(p), base).
 			WithHint("ask for no more, or for a directory that they leave; the operator changes `rules` of the grant in `mounts`")
 	}
 	dir := HostDir{
@@ -315,23 +316,23 @@ func (d *decision) hostDir(field, asked, target string, readOnly bool) (HostDir,
 	if dir.Missing != "" && d.caller.UID >= 0 {
 		dir.OwnerUID = d.caller.UID
 	}
-	return dir, rules, nil
+	return dir, set, nil
 }
 
 // missingOrFile refuses a path that is not a directory and cannot become one.
 func missingOrFile(field, p string, fact DirFact, readOnly bool) *api.Error {
 	switch {
 	case !fact.Exists && fact.Missing != "" && readOnly:
-		return api.Invalid(field, "%s %s does not exist on this host", field, show(p)).
+		return api.Invalid(field, "%s %s does not exist on this host", field, rules.Quote(p)).
 			WithHint("make it first; only a directory that is to be written is made")
 	case !fact.Exists && fact.Missing == "":
-		return api.Invalid(field, "%s %s does not exist on this host, or cannot be read", field, show(p)).
+		return api.Invalid(field, "%s %s does not exist on this host, or cannot be read", field, rules.Quote(p)).
 			WithHint("name a directory that exists")
 	case !fact.Dir && fact.Missing != "":
-		return api.Invalid(field, "a part of %s %s is not a directory", field, show(p)).
+		return api.Invalid(field, "a part of %s %s is not a directory", field, rules.Quote(p)).
 			WithHint("name a directory that exists, or one that can be made")
 	case !fact.Dir:
-		return api.Invalid(field, "%s %s is not a directory", field, show(p)).
+		return api.Invalid(field, "%s %s is not a directory", field, rules.Quote(p)).
 			WithHint("name the directory that holds it; one file goes in as one of files")
 	}
 	return nil
@@ -340,7 +341,7 @@ func missingOrFile(field, p string, fact DirFact, readOnly bool) *api.Error {
 // notMade refuses a missing directory that the operator may not create. Other callers are told what
 // is granted to them, and not what exists.
 func notMade(field, p, above string) *api.Error {
-	return denied("mounts", field, "%s %s does not exist on this host, and nothing is made for a mount in %s", field, show(p), show(above)).
+	return rules.Denied("mounts", field, "%s %s does not exist on this host, and nothing is made for a mount in %s", field, rules.Quote(p), rules.Quote(above)).
 		WithHint("make it first; what is missing is made below a directory that you own, or that a rule in `mounts` grants to write")
 }
 
@@ -354,7 +355,7 @@ func blockedError(rule, field, p, what string) *api.Error {
 	case strings.HasPrefix(rule, "blocked_paths["):
 		hint = "the operator lists it in blocked_paths; name another directory"
 	}
-	return denied(rule, field, "%s %s %s", field, show(p), what).WithHint("%s", hint)
+	return rules.Denied(rule, field, "%s %s %s", field, rules.Quote(p), what).WithHint("%s", hint)
 }
 
 // mayUse returns the rule that lets the caller use a directory, by ownership or by a grant on the
@@ -367,9 +368,9 @@ func (d *decision) mayUse(real string, fact DirFact, readOnly bool) (rule string
 		return byOperator
 	}
 	for i, root := range d.realRoots() {
-		if root != "" && (readOnly || d.rules.Mounts[i].Write) && within(real, root) &&
-			(fact.Missing == "" || within(fact.Real, root)) {
-			return at("mounts", i)
+		if root != "" && (readOnly || d.rules.Mounts[i].Write) && rules.Within(real, root) &&
+			(fact.Missing == "" || rules.Within(fact.Real, root)) {
+			return rules.ElementAt("mounts", i)
 		}
 	}
 	return ""
@@ -379,7 +380,7 @@ func (d *decision) mayUse(real string, fact DirFact, readOnly bool) (rule string
 // any mode.
 func (d *decision) grantedByName(p string) bool {
 	for _, root := range d.namedRoots() {
-		if root != "" && within(p, root) {
+		if root != "" && rules.Within(p, root) {
 			return true
 		}
 	}
@@ -419,12 +420,12 @@ func (d *decision) realRoots() []string {
 	return d.allReal
 }
 
-func mountGrants(m *MountRule, c *Caller) bool {
+func mountGrants(m *rules.MountRule, c *Caller) bool {
 	return m.Root != "" && (len(m.Tenants) == 0 || slices.Contains(m.Tenants, c.Tenant))
 }
 
 func (d *decision) notGranted(field, p string, readOnly bool) *api.Error {
-	rule := "mounts: [{root: " + yamlString(p)
+	rule := "mounts: [{root: " + rules.YamlString(p)
 	mode := "to read"
 	if !readOnly {
 		mode = "to write"
@@ -432,17 +433,17 @@ func (d *decision) notGranted(field, p string, readOnly bool) *api.Error {
 	}
 	rule += "}]"
 	if d.caller.Operator {
-		e := denied("mounts", field, "%s %s belongs to another user, and no rule grants it %s", field, show(p), mode)
+		e := rules.Denied("mounts", field, "%s %s belongs to another user, and no rule grants it %s", field, rules.Quote(p), mode)
 		return e.WithHint("name a directory that you own; the smallest rule that would allow it is `%s`", rule)
 	}
 	// There are three reasons, each with its own fix.
 	any := slices.ContainsFunc(d.namedRoots(), func(root string) bool { return root != "" })
-	e := denied("mounts", field, "%s %s lies in none of the directories that are granted to this caller %s", field, show(p), mode)
+	e := rules.Denied("mounts", field, "%s %s lies in none of the directories that are granted to this caller %s", field, rules.Quote(p), mode)
 	switch {
 	case !any:
-		e = denied("mounts", field, "%s %s: no directory of this host is granted to this caller", field, show(p))
+		e = rules.Denied("mounts", field, "%s %s: no directory of this host is granted to this caller", field, rules.Quote(p))
 	case !readOnly && d.grantedByName(p):
-		e = denied("mounts", field, "%s %s is not granted to this caller to write", field, show(p))
+		e = rules.Denied("mounts", field, "%s %s is not granted to this caller to write", field, rules.Quote(p))
 	}
 	return e.WithHint("use a private or named workspace; the smallest rule that would allow it is `%s`", rule)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func mount(source string, readOnly bool) api.SandboxSpec {
@@ -15,7 +16,7 @@ func mount(source string, readOnly bool) api.SandboxSpec {
 
 // decideDir asks for one directory, first as a mount and then as the workspace,
 // and demands the same answer.
-func decideDir(t *testing.T, source string, readOnly bool, f policy.Facts, c policy.Caller, r policy.Rules) error {
+func decideDir(t *testing.T, source string, readOnly bool, f policy.Facts, c policy.Caller, r rules.Rules) error {
 	t.Helper()
 	_, err := policy.Decide(policy.Request{Spec: mount(source, readOnly), Facts: f}, c, r)
 	w := api.SandboxSpec{Workspace: &api.Workspace{Dir: source, ReadOnly: readOnly}}
@@ -37,7 +38,7 @@ func everywhere(uid int, paths ...string) policy.Facts {
 }
 
 func TestBlockedPathsAreForNobody(t *testing.T) {
-	rules := mustParse(t, "mounts: [{root: /, write: true}]\nblocked_paths: [/srv/secret]\n")
+	set := mustParse(t, "mounts: [{root: /, write: true}]\nblocked_paths: [/srv/secret]\n")
 	for p, rule := range map[string]string{
 		"/":                        "",
 		"/proc":                    "blocked_path:/proc",
@@ -75,7 +76,7 @@ func TestBlockedPathsAreForNobody(t *testing.T) {
 	} {
 		for who, c := range map[string]policy.Caller{"owner": operator, "root": root, "tenant": tenant} {
 			for _, readOnly := range []bool{true, false} {
-				err := decideDir(t, p, readOnly, everywhere(c.UID, p), c, rules)
+				err := decideDir(t, p, readOnly, everywhere(c.UID, p), c, set)
 				if api.CodeOf(err) != api.CodeDenied {
 					t.Errorf("%s may name %s (read-only %t): %v", who, p, readOnly, err)
 					continue
@@ -89,12 +90,12 @@ func TestBlockedPathsAreForNobody(t *testing.T) {
 // TestSocketsOfDaemonsAreBlocked: a directory with the socket of a daemon and all that
 // hold it are blocked for everybody, and what is below it is not.
 func TestSocketsOfDaemonsAreBlocked(t *testing.T) {
-	rules := mustParse(t, "mounts: [{root: /, write: true}]\n")
+	set := mustParse(t, "mounts: [{root: /, write: true}]\n")
 	for p, blocked := range map[string]bool{"/srv/a/run": true, "/srv/a": true, "/srv": true, "/srv/a/run/data": false, "/srv/b": false} {
 		for who, c := range map[string]policy.Caller{"owner": operator, "root": root, "tenant": tenant} {
 			f := everywhere(c.UID, p)
 			f.SocketDirs = []string{"/srv/a/run"}
-			err := decideDir(t, p, true, f, c, rules)
+			err := decideDir(t, p, true, f, c, set)
 			if blocked {
 				want{code: api.CodeDenied, rule: "blocked_path:daemon_socket"}.check(t, err)
 			} else if err != nil {
@@ -105,13 +106,13 @@ func TestSocketsOfDaemonsAreBlocked(t *testing.T) {
 }
 
 func TestWhatIsBesideABlockedPathIsFree(t *testing.T) {
-	rules := mustParse(t, "blocked_paths: [/srv/secret]\n")
+	set := mustParse(t, "blocked_paths: [/srv/secret]\n")
 	for _, p := range []string{
 		"/process", "/etcetera", "/runner", "/developer", "/home/alice/project", "/home/bob/x", "/root/work", "/data",
 		"/srv/secrets", "/srv/secre", "/var/lib/dockers", "/home/alice/.sshd", "/home/alice/x.ssh", "/home/alice/.config/gcloudx",
 		"/home/alice/.local/share/cloche2", "/tmp/a", "/opt", "/usr", "/homes",
 	} {
-		if err := decideDir(t, p, false, everywhere(1000, p), operator, rules); err != nil {
+		if err := decideDir(t, p, false, everywhere(1000, p), operator, set); err != nil {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
@@ -122,12 +123,12 @@ func TestSymlinksAreJudgedByWhereTheyLead(t *testing.T) {
 	for name, c := range map[string]struct {
 		path   string
 		caller policy.Caller
-		rules  policy.Rules
+		rules  rules.Rules
 		rule   string // empty is granted
 	}{
-		"to /etc, owner":           {"/home/alice/etc", operator, policy.Rules{}, "blocked_path:/etc"},
-		"to /etc, root":            {"/home/alice/etc", root, policy.Rules{}, "blocked_path:/etc"},
-		"to keys":                  {"/home/alice/keys", operator, policy.Rules{}, "blocked_path:.ssh"},
+		"to /etc, owner":           {"/home/alice/etc", operator, rules.Rules{}, "blocked_path:/etc"},
+		"to /etc, root":            {"/home/alice/etc", root, rules.Rules{}, "blocked_path:/etc"},
+		"to keys":                  {"/home/alice/keys", operator, rules.Rules{}, "blocked_path:.ssh"},
 		"out of the grant, tenant": {"/data/out", tenant, granted, "mounts"},
 		"to /etc, tenant":          {"/data/link", tenant, granted, "mounts"},
 		"a granted symlink":        {"/srv/link", tenant, granted, ""},
@@ -161,10 +162,10 @@ func TestSymlinksAreJudgedByWhereTheyLead(t *testing.T) {
 
 // A blocked path of the operator's that is a symlink blocks what it leads to.
 func TestBlockedSymlinkBlocksItsTarget(t *testing.T) {
-	rules := mustParse(t, "blocked_paths: [/srv/link]")
+	set := mustParse(t, "blocked_paths: [/srv/link]")
 	f := facts()
 	f.Dirs["/srv/real/sub"] = dir("/srv/real/sub", 1000)
-	want{code: api.CodeDenied, rule: "blocked_paths[0]"}.check(t, decideDir(t, "/srv/real/sub", true, f, operator, rules))
+	want{code: api.CodeDenied, rule: "blocked_paths[0]"}.check(t, decideDir(t, "/srv/real/sub", true, f, operator, set))
 }
 
 func TestOwnershipAndGrants(t *testing.T) {
@@ -175,17 +176,17 @@ func TestOwnershipAndGrants(t *testing.T) {
 		path     string
 		readOnly bool
 		caller   policy.Caller
-		rules    policy.Rules
+		rules    rules.Rules
 		ok       bool
 	}{
-		"operator, own":              {"/home/alice/project", false, operator, policy.Rules{}, true},
-		"operator, another's":        {"/data", true, operator, policy.Rules{}, false},
+		"operator, own":              {"/home/alice/project", false, operator, rules.Rules{}, true},
+		"operator, another's":        {"/data", true, operator, rules.Rules{}, false},
 		"operator, granted to read":  {"/data", true, operator, ro, true},
 		"operator, granted no write": {"/data", false, operator, ro, false},
-		"root, another's":            {"/home/alice/project", false, root, policy.Rules{}, true},
-		"uid unknown":                {"/data", true, policy.InProcessCaller(-1), policy.Rules{}, false},
-		"tenant, nothing listed":     {"/data", true, tenant, policy.Rules{}, false},
-		"tenant of the owner's uid":  {"/home/alice/project", true, policy.Caller{Tenant: "x", UID: 1000}, policy.Rules{}, false},
+		"root, another's":            {"/home/alice/project", false, root, rules.Rules{}, true},
+		"uid unknown":                {"/data", true, policy.InProcessCaller(-1), rules.Rules{}, false},
+		"tenant, nothing listed":     {"/data", true, tenant, rules.Rules{}, false},
+		"tenant of the owner's uid":  {"/home/alice/project", true, policy.Caller{Tenant: "x", UID: 1000}, rules.Rules{}, false},
 		"tenant of that uid, no write": {
 			"/home/alice/project", false, policy.Caller{Tenant: "x", UID: 1000}, mustParse(t, "mounts: [{root: /home/alice/project}]"), false,
 		},
@@ -210,7 +211,7 @@ func TestOwnershipAndGrants(t *testing.T) {
 // The rule in a hint does what it says.
 func TestSmallestRuleWouldAllowIt(t *testing.T) {
 	for _, readOnly := range []bool{true, false} {
-		err := decideDir(t, "/data/in", readOnly, facts(), tenant, policy.Rules{})
+		err := decideDir(t, "/data/in", readOnly, facts(), tenant, rules.Rules{})
 		hint := err.(*api.Error).Hint
 		_, rule, _ := strings.Cut(hint, "`")
 		rule = strings.TrimSuffix(rule, "`")
@@ -219,7 +220,7 @@ func TestSmallestRuleWouldAllowIt(t *testing.T) {
 		}
 	}
 	spec := api.SandboxSpec{Limits: api.Limits{MemoryBytes: 100 << 30}}
-	_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, tenant, policy.Rules{})
+	_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, tenant, rules.Rules{})
 	_, rule, _ := strings.Cut(err.(*api.Error).Hint, "`")
 	decide(t, spec, tenant, mustParse(t, strings.TrimSuffix(rule, "`")))
 }
@@ -230,7 +231,7 @@ func TestPermitHoldsTheRealPaths(t *testing.T) {
 	spec := mount("/home/alice/link/", true)
 	spec.Env = map[string]string{"A": "1"}
 	spec.Workspace = &api.Workspace{Dir: "/home/alice/project", Path: "/srv/job"}
-	p, err := policy.Decide(policy.Request{Spec: spec, Facts: f}, operator, policy.Rules{})
+	p, err := policy.Decide(policy.Request{Spec: spec, Facts: f}, operator, rules.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,14 +266,14 @@ func TestPathsAsksOnlyForWhatCouldBeGranted(t *testing.T) {
 		},
 		Workspace: &api.Workspace{Dir: "/data/w"},
 	}
-	rules := mustParse(t, "mounts: [{root: /data/}]\nblocked_paths: [/data/secret]")
-	if got, want := policy.Paths(spec, tenant, rules), []string{"/data", "/data/in", "/data/secret", "/data/w"}; !slices.Equal(got, want) {
+	set := mustParse(t, "mounts: [{root: /data/}]\nblocked_paths: [/data/secret]")
+	if got, want := policy.Paths(spec, tenant, set), []string{"/data", "/data/in", "/data/secret", "/data/w"}; !slices.Equal(got, want) {
 		t.Errorf("tenant: %v, want %v", got, want)
 	}
-	if got, want := policy.Paths(spec, operator, rules), []string{"/data", "/data/in", "/data/secret", "/data/w", "/net/slow"}; !slices.Equal(got, want) {
+	if got, want := policy.Paths(spec, operator, set), []string{"/data", "/data/in", "/data/secret", "/data/w", "/net/slow"}; !slices.Equal(got, want) {
 		t.Errorf("operator: %v, want %v", got, want)
 	}
-	if got := policy.Paths(api.SandboxSpec{}, operator, rules); got != nil {
+	if got := policy.Paths(api.SandboxSpec{}, operator, set); got != nil {
 		t.Errorf("nothing asked: %v", got)
 	}
 }

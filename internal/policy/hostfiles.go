@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/cloche-dev/cloche/api"
+import (
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
+)
 
 // checkHostFiles refuses what an engine that shares no files with this host cannot do. Its
 // workspaces are its own volumes, which other engines cannot use.
@@ -13,19 +16,19 @@ func checkHostFiles(d *decision) *api.Error {
 	where := "engine " + d.engine.Name + " shares no files with this host"
 	switch {
 	case len(d.mounts) > 0:
-		return unsupported(at("mounts", 0)+".source", "%s: no directory of it can be mounted", where).
+		return unsupported(rules.ElementAt("mounts", 0)+".source", "%s: no directory of it can be mounted", where).
 			WithHint("copy the files in, use a workspace, or another engine")
 	case d.workspace != nil:
 		return unsupported("workspace.dir", "%s: no directory of it can be the workspace", where).
 			WithHint("use a private or named workspace, which is a volume of the engine's, or another engine")
 	case len(d.skills) > 0:
-		return unsupported(at("skills", 0), "%s: the skills of this host cannot be mounted", where).
+		return unsupported(rules.ElementAt("skills", 0), "%s: the skills of this host cannot be mounted", where).
 			WithHint("copy the skill in, or use another engine")
 	case d.image.Ref == api.DefaultImage:
 		return unsupported("image", "%s: the image %q is made of its tools", where, api.DefaultImage).
 			WithHint("name an image, such as debian:12, or another engine")
 	case d.snapshot != nil && d.snapshot.Scope != api.SnapshotRoot:
-		return unsupported("snapshot", "%s: the files of snapshot %s cannot be put into its workspace", where, show(d.snapshot.Name)).
+		return unsupported("snapshot", "%s: the files of snapshot %s cannot be put into its workspace", where, rules.Quote(d.snapshot.Name)).
 			WithHint("use another engine, or copy the files in")
 	case w.Layered:
 		return unsupported("workspace.layered", "%s: what is written to its workspace cannot be kept apart", where).

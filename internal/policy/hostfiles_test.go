@@ -5,6 +5,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // TestEngineElsewhere: an engine that shares no files with the host has volumes, and
@@ -48,7 +49,7 @@ func TestEngineElsewhere(t *testing.T) {
 			f := facts()
 			f.Engines = append(f.Engines, elsewhere)
 			f.HardQuota, f.Workspace, f.Snapshot = canHold, c.exists, c.snap
-			p, err := policy.Decide(policy.Request{Spec: c.spec, Facts: f}, operator, policy.Rules{})
+			p, err := policy.Decide(policy.Request{Spec: c.spec, Facts: f}, operator, rules.Rules{})
 			if c.want.code != "" {
 				c.want.check(t, err)
 				return
@@ -59,7 +60,7 @@ func TestEngineElsewhere(t *testing.T) {
 			if got := p.Spec().Workspace.Volume; got != c.volume {
 				t.Errorf("the workspace is a volume: %t, want %t", got, c.volume)
 			}
-			again, err := policy.Decide(policy.Request{Spec: p.Spec(), Facts: f}, operator, policy.Rules{})
+			again, err := policy.Decide(policy.Request{Spec: p.Spec(), Facts: f}, operator, rules.Rules{})
 			if err != nil || again.Spec().Workspace.Volume != c.volume {
 				t.Errorf("decided again: %v, %+v", err, again.Spec().Workspace)
 			}

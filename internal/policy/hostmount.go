@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"path"
 	"slices"
 	"strings"
@@ -62,7 +63,7 @@ func (d *decision) blockedDir(real string, fact *DirFact) string {
 	}
 	if d.facts.Recursive {
 		for i := range d.facts.Mounts {
-			if m := &d.facts.Mounts[i]; m.Point != real && within(m.Point, real) {
+			if m := &d.facts.Mounts[i]; m.Point != real && rules.Within(m.Point, real) {
 				if rule := d.blockedMount(m); rule != "" {
 					return rule
 				}
@@ -89,10 +90,10 @@ func (d *decision) mountOf(real string, id int) *HostMount {
 	nearest := &HostMount{Point: "/", Root: "/"}
 	for i := range d.facts.Mounts {
 		m := &d.facts.Mounts[i]
-		if id != 0 && m.ID == id && within(real, m.Point) {
+		if id != 0 && m.ID == id && rules.Within(real, m.Point) {
 			return m
 		}
-		if within(real, m.Point) && len(m.Point) >= len(nearest.Point) {
+		if rules.Within(real, m.Point) && len(m.Point) >= len(nearest.Point) {
 			nearest = m
 		}
 	}
@@ -108,9 +109,9 @@ func (d *decision) blockedOn(volume, inside string) string {
 			continue
 		}
 		name := m.Point
-		if within(inside, m.Root) {
+		if rules.Within(inside, m.Root) {
 			name = join(m.Point, rest(inside, m.Root))
-		} else if !within(m.Root, inside) {
+		} else if !rules.Within(m.Root, inside) {
 			continue
 		}
 		if rule := d.blockedBy(name); rule != "" {
@@ -130,7 +131,7 @@ func (d *decision) isCopy(i int) bool {
 	}
 	for j := range d.facts.Mounts {
 		o := &d.facts.Mounts[j]
-		if o.Volume == m.Volume && within(m.Root, o.Root) && (o.Root != m.Root || j < i) && !d.inStorage(o.Point) {
+		if o.Volume == m.Volume && rules.Within(m.Root, o.Root) && (o.Root != m.Root || j < i) && !d.inStorage(o.Point) {
 			return true
 		}
 	}
@@ -138,7 +139,7 @@ func (d *decision) isCopy(i int) bool {
 }
 
 func (d *decision) inStorage(p string) bool {
-	in := func(dir string) bool { return p != dir && within(p, dir) }
+	in := func(dir string) bool { return p != dir && rules.Within(p, dir) }
 	return d.facts.Home != "" && in(d.cleanRule(d.facts.Home)) || slices.ContainsFunc(runtimeStorage(), in)
 }
 
@@ -147,7 +148,7 @@ func (d *decision) inStorage(p string) bool {
 func (d *decision) blockedElsewhere(real string, on *HostMount, inside string) string {
 	for i := range d.facts.Mounts {
 		m := &d.facts.Mounts[i]
-		if m.Point == "/" || !within(real, m.Point) {
+		if m.Point == "/" || !rules.Within(real, m.Point) {
 			continue
 		}
 		name := join("/", rest(real, m.Point))
@@ -162,7 +163,7 @@ func (d *decision) blockedElsewhere(real string, on *HostMount, inside string) s
 		}
 	}
 	own := d.mountOf("/", 0)
-	if on.Root == "/" || on.Volume == own.Volume && within(inside, own.Root) || isVolume(on.Root) {
+	if on.Root == "/" || on.Volume == own.Volume && rules.Within(inside, own.Root) || isVolume(on.Root) {
 		return ""
 	}
 	return d.without(kernelDirs()).blockedBy(inside)
@@ -187,7 +188,7 @@ func (d *decision) blockedBelow(p string) string {
 	builtin := builtinBlocked()
 	for i := range builtin {
 		b := &builtin[i]
-		if !slices.Contains(kernelDirs(), b.path) && (p == b.path || !b.exact && within(p, b.path)) {
+		if !slices.Contains(kernelDirs(), b.path) && (p == b.path || !b.exact && rules.Within(p, b.path)) {
 			return b.rule
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // mountTable reads lines in the form of /proc/self/mountinfo. A "system" among the
@@ -208,8 +209,8 @@ func TestBlockedUnderEveryName(t *testing.T) {
 			for who, as := range map[string]policy.Caller{"root": root, "tenant": tenant} {
 				f := everywhere(as.UID, p)
 				f.Mounts = mountTable(t, c.host)
-				rules := mustParse(t, "mounts: [{root: /, write: true}]\nblocked_paths: [/srv/private]\n")
-				err := decideDir(t, p, true, f, as, rules)
+				set := mustParse(t, "mounts: [{root: /, write: true}]\nblocked_paths: [/srv/private]\n")
+				err := decideDir(t, p, true, f, as, set)
 				switch {
 				case rule == "" && err != nil:
 					t.Errorf("%s, %s: %v, want it granted", p, who, err)
@@ -219,7 +220,7 @@ func TestBlockedUnderEveryName(t *testing.T) {
 					t.Errorf("%s: refused by %s, want %s", p, err.(*api.Error).Rule, rule)
 				}
 				if rule != "" && as.Operator {
-					err := policy.DecideBuild(api.ImageBuildRequest{Paths: []string{p}}, f, as, rules)
+					err := policy.DecideBuild(api.ImageBuildRequest{Paths: []string{p}}, f, as, set)
 					if api.CodeOf(err) != api.CodeDenied {
 						t.Errorf("an image is made of %s: %v", p, err)
 					}
@@ -239,7 +240,7 @@ func TestHiddenMountIsJudged(t *testing.T) {
 		fact := f.Dirs["/mnt/x"]
 		fact.Mount = id
 		f.Dirs["/mnt/x"] = fact
-		if err := decideDir(t, "/mnt/x", true, f, root, policy.Rules{}); blocked != (err != nil) {
+		if err := decideDir(t, "/mnt/x", true, f, root, rules.Rules{}); blocked != (err != nil) {
 			t.Errorf("through mount %d: %v, want blocked %t", id, err, blocked)
 		}
 	}
@@ -260,7 +261,7 @@ func TestMountsBelowAreJudgedWhereTheyAreSeen(t *testing.T) {
 		for _, recursive := range []bool{true, false} {
 			f := everywhere(0, "/srv/p")
 			f.Mounts, f.Recursive = mountTable(t, host+line), recursive
-			err := decideDir(t, "/srv/p", true, f, root, policy.Rules{})
+			err := decideDir(t, "/srv/p", true, f, root, rules.Rules{})
 			if (blocked && recursive) != (err != nil) {
 				t.Errorf("%s, recursive %t: %v", line, recursive, err)
 			}
@@ -276,7 +277,7 @@ func TestBuiltinPathsBlockWhereTheyLead(t *testing.T) {
 	} {
 		f := everywhere(0, p)
 		f.Dirs["/etc"], f.Dirs["/home"] = dir("/private/etc", 0), dir("/var/home", 0)
-		err := decideDir(t, p, true, f, root, policy.Rules{})
+		err := decideDir(t, p, true, f, root, rules.Rules{})
 		if rule == "" {
 			if err != nil {
 				t.Errorf("%s: %v", p, err)

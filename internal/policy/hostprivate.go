@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // blockedNames returns directories that hold keys wherever they are. Each is a sequence of path
@@ -40,7 +41,7 @@ func (d *decision) homeOf(p string) string {
 		}
 	}
 	for _, home := range []string{"/root", d.moved()["/root"], d.cleanRule(d.facts.UserHome)} {
-		if home != "" && home != "." && home != "/" && within(p, home) {
+		if home != "" && home != "." && home != "/" && rules.Within(p, home) {
 			return home
 		}
 	}
@@ -69,7 +70,7 @@ func (d *decision) blockedByName(p string) string {
 	}
 	// A directory that could contain one of them is refused too, without a search.
 	for _, name := range slices.Concat(blockedInHome(), blockedNames()) {
-		if blocked := home + "/" + name; within(p, blocked) || within(blocked, p) {
+		if blocked := home + "/" + name; rules.Within(p, blocked) || rules.Within(blocked, p) {
 			return "blocked_path:" + name
 		}
 	}
@@ -130,21 +131,21 @@ type PrivatePath struct {
 }
 
 // cover converts the private paths that were found in a directory to rules of its mount.
-func (d *decision) cover(field string, fact *DirFact, base api.PathAccess, rules []api.PathRule) ([]api.PathRule, *api.Error) {
+func (d *decision) cover(field string, fact *DirFact, base api.PathAccess, set []api.PathRule) ([]api.PathRule, *api.Error) {
 	if len(fact.Private) == 0 {
-		return rules, nil
+		return set, nil
 	}
 	covers := make([]api.PathRule, 0, len(fact.Private))
 	for _, p := range fact.Private {
-		if strength(p.Access) >= strength(accessAt(base, rules, p.Path)) {
+		if rules.AccessStrength(p.Access) >= rules.AccessStrength(rules.AccessAt(base, set, p.Path)) {
 			continue
 		}
 		covers = append(covers, api.PathRule{Path: p.Path, Access: p.Access})
-		d.adjust(field+".rules", string(accessAt(base, rules, p.Path)), show(p.Path)+": "+string(p.Access), "blocked_path:"+p.Name)
+		d.adjust(field+".rules", string(rules.AccessAt(base, set, p.Path)), rules.Quote(p.Path)+": "+string(p.Access), "blocked_path:"+p.Name)
 	}
-	out := stricter(base, rules, covers)
-	if len(out) > maxPathRules {
-		return nil, denied("blocked_path:"+fact.Private[0].Name, field, "%s holds %d files and directories with keys, and with its rules that is more than %d", field, len(fact.Private), maxPathRules).
+	out := stricter(base, set, covers)
+	if len(out) > rules.MaxPathRules {
+		return nil, rules.Denied("blocked_path:"+fact.Private[0].Name, field, "%s holds %d files and directories with keys, and with its rules that is more than %d", field, len(fact.Private), rules.MaxPathRules).
 			WithHint("name a directory below it that holds none")
 	}
 	return out, nil

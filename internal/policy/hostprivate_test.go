@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // TestBlockedInHomes: in a home directory the directories with credentials, and those from
@@ -56,7 +57,7 @@ func TestBlockedInHomes(t *testing.T) {
 		for _, readOnly := range []bool{true, false} {
 			f := everywhere(0, p)
 			f.UserHome, f.Home = "/var/people/ann", "/var/lib/cloche"
-			err := decideDir(t, p, readOnly, f, root, policy.Rules{})
+			err := decideDir(t, p, readOnly, f, root, rules.Rules{})
 			if rule == "" && err != nil {
 				t.Errorf("%s: %v", p, err)
 			}
@@ -67,13 +68,13 @@ func TestBlockedInHomes(t *testing.T) {
 	}
 }
 
-func decidePrivate(t *testing.T, found []policy.PrivatePath, spec api.SandboxSpec, rules policy.Rules) (policy.Permit, error) {
+func decidePrivate(t *testing.T, found []policy.PrivatePath, spec api.SandboxSpec, set rules.Rules) (policy.Permit, error) {
 	t.Helper()
 	f := everywhere(0, "/srv/people")
 	fact := f.Dirs["/srv/people"]
 	fact.Private = found
 	f.Dirs["/srv/people"] = fact
-	return policy.Decide(policy.Request{Spec: spec, Facts: f}, root, rules)
+	return policy.Decide(policy.Request{Spec: spec, Facts: f}, root, set)
 }
 
 // TestPrivatePathsAreCovered: what was found in a directory is a rule of its mount, and
@@ -101,7 +102,7 @@ func TestPrivatePathsAreCovered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := mount("/srv/people", c.readOnly)
 			spec.Mounts[0].Rules = c.rules
-			p, err := decidePrivate(t, found, spec, policy.Rules{})
+			p, err := decidePrivate(t, found, spec, rules.Rules{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,12 +112,12 @@ func TestPrivatePathsAreCovered(t *testing.T) {
 			if got := p.Adjusted(); len(got) != c.adjustedWant {
 				t.Errorf("told of %v", got)
 			}
-			again, err := decidePrivate(t, found, p.Spec(), policy.Rules{})
+			again, err := decidePrivate(t, found, p.Spec(), rules.Rules{})
 			if err != nil || !slices.Equal(again.Spec().Mounts[0].Rules, c.want) || len(again.Adjusted()) != 0 {
 				t.Errorf("decided again: %v %v %v", again.Spec().Mounts, again.Adjusted(), err)
 			}
 			w := api.SandboxSpec{Workspace: &api.Workspace{Dir: "/srv/people", ReadOnly: c.readOnly, Rules: c.rules}}
-			p, err = decidePrivate(t, found, w, policy.Rules{})
+			p, err = decidePrivate(t, found, w, rules.Rules{})
 			if err != nil || !slices.Equal(p.Spec().Workspace.Rules, c.want) {
 				t.Errorf("the workspace has the rules %v, want %v: %v", p.Spec().Workspace.Rules, c.want, err)
 			}
@@ -126,6 +127,6 @@ func TestPrivatePathsAreCovered(t *testing.T) {
 	for i := range 65 {
 		found = append(found, policy.PrivatePath{Path: fmt.Sprintf("u%02d/.ssh", i), Name: ".ssh", Access: api.AccessNone})
 	}
-	_, err := decidePrivate(t, found, mount("/srv/people", true), policy.Rules{})
+	_, err := decidePrivate(t, found, mount("/srv/people", true), rules.Rules{})
 	want{code: api.CodeDenied, rule: "blocked_path:.ssh"}.check(t, err)
 }

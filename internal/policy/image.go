@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // ImageFact is what is known locally about the image that a request names. The zero value is an
@@ -29,8 +30,8 @@ type ImageGrant struct {
 	Pull api.PullPolicy
 	// pin is the digest that it must have. blocked are digests that it must not have, each with
 	// its rule.
-	pin     digestRule
-	blocked []digestRule
+	pin     rules.DigestRule
+	blocked []rules.DigestRule
 }
 
 // digestLength is the length of a digest alone. Text that names one is not shorter.
@@ -49,52 +50,52 @@ func (g ImageGrant) Check(digest, index string) error {
 func (g ImageGrant) check(digest, index string) *api.Error {
 	is := func(want string) bool { return want == digest || index != "" && want == index }
 	for _, b := range g.blocked {
-		if is(b.digest) {
-			return denied(b.rule, "image", "image %s is %s, which is blocked by the operator", show(g.Ref), b.digest).
+		if is(b.Digest) {
+			return rules.Denied(b.Rule, "image", "image %s is %s, which is blocked by the operator", rules.Quote(g.Ref), b.Digest).
 				WithHint("choose another image; no other rule allows one that is listed in blocked_images")
 		}
 	}
-	if g.pin.digest == "" || is(g.pin.digest) {
+	if g.pin.Digest == "" || is(g.pin.Digest) {
 		return nil
 	}
-	return denied(g.pin.rule, "image", "image %s is %s, and the operator wants it to be %s", show(g.Ref), digest, g.pin.digest).
-		WithHint("where an older one is here, fetch it again with pull %q; where the name has moved on, the operator changes %s", api.PullAlways, g.pin.rule)
+	return rules.Denied(g.pin.Rule, "image", "image %s is %s, and the operator wants it to be %s", rules.Quote(g.Ref), digest, g.pin.Digest).
+		WithHint("where an older one is here, fetch it again with pull %q; where the name has moved on, the operator changes %s", api.PullAlways, g.pin.Rule)
 }
 
 // ImageOf returns the image that Decide will judge, so that the caller can look it up first. It is
 // empty if Decide will refuse in any case.
-func ImageOf(spec api.SandboxSpec, rules Rules) string {
-	p, ok := resolveProfile(spec.Profile, rules)
+func ImageOf(spec api.SandboxSpec, set rules.Rules) string {
+	p, ok := rules.ResolveProfile(spec.Profile, set)
 	if !ok {
 		return ""
 	}
 	ref := spec.Image
-	if ref == "" || p.locks(fieldImage) {
-		ref = p.image
+	if ref == "" || p.Locks(rules.FieldImage) {
+		ref = p.Image
 	}
-	return rules.PullOf(ref)
+	return set.PullOf(ref)
 }
 
 // matchImage reports whether a pattern of the operator matches an image. "host" matches only the
 // host image. A trailing * stands for the rest of a reference, in its short form or, if the pattern
 // names the default registry, in its full form.
-func matchImage(pattern string, n *imageName) bool {
+func matchImage(pattern string, n *rules.ImageName) bool {
 	prefix, open := strings.CutSuffix(pattern, "*")
 	switch {
-	case n.ref.Repository == "" && open:
-		return strings.HasPrefix(n.text, prefix)
-	case n.ref.Repository == "":
-		return pattern == n.text
+	case n.Ref.Repository == "" && open:
+		return strings.HasPrefix(n.Text, prefix)
+	case n.Ref.Repository == "":
+		return pattern == n.Text
 	case !open:
-		if !mayName(pattern, &n.ref) {
+		if !mayName(pattern, &n.Ref) {
 			return false
 		}
-		p, err := parseImage(pattern)
-		return err == nil && p.canonical() == n.canonical()
+		p, err := rules.ParseImage(pattern)
+		return err == nil && p.Canonical() == n.Canonical()
 	}
 	normal := normalPrefix(prefix)
-	return mayBegin(normal, &n.ref) &&
-		slices.ContainsFunc(spellings(n.ref, prefix), func(s string) bool { return strings.HasPrefix(s, normal) })
+	return mayBegin(normal, &n.Ref) &&
+		slices.ContainsFunc(spellings(n.Ref, prefix), func(s string) bool { return strings.HasPrefix(s, normal) })
 }
 
 // mayName quickly excludes most patterns that are no spelling of a reference, because there can be
@@ -161,22 +162,22 @@ func normalPrefix(prefix string) string {
 
 // blocks reports whether a pattern of blocked_images matches an image. A name with a digest can be
 // the same image as any tag of its repository.
-func blocks(pattern string, n *imageName) bool {
+func blocks(pattern string, n *rules.ImageName) bool {
 	if matchImage(pattern, n) {
 		return true
 	}
-	if n.ref.Digest == "" {
+	if n.Ref.Digest == "" {
 		return false
 	}
-	if !strings.HasSuffix(pattern, "*") && !mayName(pattern, &n.ref) {
+	if !strings.HasSuffix(pattern, "*") && !mayName(pattern, &n.Ref) {
 		return false
 	}
-	untagged := n.ref
+	untagged := n.Ref
 	untagged.Digest, untagged.Tag = "", ""
 	prefix, open := strings.CutSuffix(pattern, "*")
 	if !open {
-		p, err := parseImage(pattern)
-		return err == nil && p.ref.Digest == "" && p.ref.Registry == n.ref.Registry && p.ref.Repository == n.ref.Repository
+		p, err := rules.ParseImage(pattern)
+		return err == nil && p.Ref.Digest == "" && p.Ref.Registry == n.Ref.Registry && p.Ref.Repository == n.Ref.Repository
 	}
 	untagged.Tag = "x"
 	return slices.ContainsFunc(spellings(untagged, prefix), func(s string) bool {
@@ -188,7 +189,7 @@ func blocks(pattern string, n *imageName) bool {
 // checkImage judges the reference. Whether the image is available is for the image store to find
 // out.
 func checkImage(d *decision) *api.Error {
-	asked, err := parseImage(d.spec.Image)
+	asked, err := rules.ParseImage(d.spec.Image)
 	if err != nil {
 		return err
 	}
@@ -197,15 +198,15 @@ func checkImage(d *decision) *api.Error {
 		d.spec.Pull = api.PullMissing
 	case api.PullMissing, api.PullNever, api.PullAlways:
 	default:
-		return api.Invalid("pull", "pull %s is not known", show(string(d.spec.Pull))).
+		return api.Invalid("pull", "pull %s is not known", rules.Quote(string(d.spec.Pull))).
 			WithHint("write %q, %q or %q", api.PullMissing, api.PullNever, api.PullAlways)
 	}
-	n, rule := d.rules.unalias(asked)
+	n, rule := d.rules.Unalias(asked)
 	if rule != "" {
-		d.adjust("image", bounded(asked.text), n.text, rule)
-		d.spec.Image = n.text
+		d.adjust("image", rules.Shorten(asked.Text), n.Text, rule)
+		d.spec.Image = n.Text
 	}
-	j := imageJudge{caller: d.caller, rules: d.rules, fact: d.facts.Image, own: d.profile.image}
+	j := imageJudge{caller: d.caller, rules: d.rules, fact: d.facts.Image, own: d.profile.Image}
 	if d.image, err = j.judge(n, d.spec.Pull); err == nil {
 		d.because("image", j.granted(n))
 	}
@@ -214,22 +215,22 @@ func checkImage(d *decision) *api.Error {
 
 // DecidePull grants the pull of an image to a caller, or returns why not. It grants only images
 // that the caller could name in a create.
-func DecidePull(req api.PullRequest, fact ImageFact, caller Caller, rules Rules) (ImageGrant, error) {
-	asked, err := parseImage(req.Image)
+func DecidePull(req api.PullRequest, fact ImageFact, caller Caller, set rules.Rules) (ImageGrant, error) {
+	asked, err := rules.ParseImage(req.Image)
 	if err != nil {
 		return ImageGrant{}, err
 	}
-	n, _ := rules.unalias(asked)
-	if n.ref.Repository == "" {
-		return ImageGrant{}, api.Invalid("image", "image %s is not one that a registry has", show(asked.text)).
+	n, _ := set.Unalias(asked)
+	if n.Ref.Repository == "" {
+		return ImageGrant{}, api.Invalid("image", "image %s is not one that a registry has", rules.Quote(asked.Text)).
 			WithHint(`name one such as "debian:12"`)
 	}
 	// An image under this name for another platform would break the creates of others.
 	if own := "linux/" + runtime.GOARCH; !caller.Operator && req.Platform != "" && req.Platform != own {
-		return ImageGrant{}, denied("operator_only", "platform", "only the operator may fetch an image for another platform than %s", own).
+		return ImageGrant{}, rules.Denied("operator_only", "platform", "only the operator may fetch an image for another platform than %s", own).
 			WithHint("leave the platform out")
 	}
-	j := imageJudge{caller: caller, rules: rules, fact: fact}
+	j := imageJudge{caller: caller, rules: set, fact: fact}
 	grant, err := j.judge(n, api.PullAlways)
 	if err != nil {
 		return ImageGrant{}, err
@@ -239,17 +240,17 @@ func DecidePull(req api.PullRequest, fact ImageFact, caller Caller, rules Rules)
 
 // SeesImage reports whether the caller can see a stored image with these names and this digest.
 // Callers see only images that they could name in a create.
-func SeesImage(caller Caller, rules Rules, digest string, names ...string) bool {
+func SeesImage(caller Caller, set rules.Rules, digest string, names ...string) bool {
 	if caller.Operator {
 		return true
 	}
 	own := ""
-	if p, ok := resolveProfile("", rules); ok {
-		own = p.image
+	if p, ok := rules.ResolveProfile("", set); ok {
+		own = p.Image
 	}
-	j := imageJudge{caller: caller, rules: rules, own: own, fact: ImageFact{Here: true, Digest: digest, Names: names}}
+	j := imageJudge{caller: caller, rules: set, own: own, fact: ImageFact{Here: true, Digest: digest, Names: names}}
 	return slices.ContainsFunc(names, func(name string) bool {
-		n, err := parseImage(name)
+		n, err := rules.ParseImage(name)
 		if err != nil {
 			return false
 		}
@@ -261,27 +262,27 @@ func SeesImage(caller Caller, rules Rules, digest string, names ...string) bool 
 // imageJudge is the context for judging an image.
 type imageJudge struct {
 	caller Caller
-	rules  Rules
+	rules  rules.Rules
 	fact   ImageFact
 	// own is the profile's image, which the operator has chosen.
 	own string
 }
 
-func (j imageJudge) judge(n imageName, pull api.PullPolicy) (ImageGrant, *api.Error) {
-	g := ImageGrant{Ref: n.text, Pull: pull}
+func (j imageJudge) judge(n rules.ImageName, pull api.PullPolicy) (ImageGrant, *api.Error) {
+	g := ImageGrant{Ref: n.Text, Pull: pull}
 	if err := j.blocked(n, &g); err != nil {
 		return ImageGrant{}, err
 	}
 	if j.granted(n) == "" {
-		return ImageGrant{}, denied("images", "image", "image %s is not among those that the operator allows", show(n.text)).
-			WithHint("the smallest rule that would allow it is `images: [%s]`", yamlString(n.text))
+		return ImageGrant{}, rules.Denied("images", "image", "image %s is not among those that the operator allows", rules.Quote(n.Text)).
+			WithHint("the smallest rule that would allow it is `images: [%s]`", rules.YamlString(n.Text))
 	}
-	if n.ref.Repository == "" {
+	if n.Ref.Repository == "" {
 		g.Pull = api.PullNever // only a stored image can be used
 		return g, nil
 	}
-	g.pin = j.rules.pin(n)
-	if err := j.registry(n.ref.Registry); err != nil {
+	g.pin = j.rules.Pin(n)
+	if err := j.registry(n.Ref.Registry); err != nil {
 		if pull == api.PullAlways || pull == api.PullMissing && !j.fact.Here {
 			return ImageGrant{}, err
 		}
@@ -297,17 +298,17 @@ func (j imageJudge) judge(n imageName, pull api.PullPolicy) (ImageGrant, *api.Er
 
 // pinnedElsewhere reports whether the operator requires another digest for the name of the stored
 // image.
-func (j imageJudge) pinnedElsewhere(n imageName) bool {
-	pin := j.rules.pin(n).digest
+func (j imageJudge) pinnedElsewhere(n rules.ImageName) bool {
+	pin := j.rules.Pin(n).Digest
 	return pin != "" && pin != j.fact.Digest && pin != j.fact.Index
 }
 
 // blocked applies blocked_images, to a stored image by each of its names.
-func (j imageJudge) blocked(n imageName, g *ImageGrant) *api.Error {
-	names := []imageName{n}
-	if n.digest != "" || n.ref.Digest != "" {
+func (j imageJudge) blocked(n rules.ImageName, g *ImageGrant) *api.Error {
+	names := []rules.ImageName{n}
+	if n.Digest != "" || n.Ref.Digest != "" {
 		for _, other := range j.fact.Names {
-			if o, err := parseImage(other); err == nil {
+			if o, err := rules.ParseImage(other); err == nil {
 				names = append(names, o)
 			}
 		}
@@ -315,19 +316,19 @@ func (j imageJudge) blocked(n imageName, g *ImageGrant) *api.Error {
 	for i, pattern := range j.rules.BlockedImages {
 		for k := range names {
 			if blocks(pattern, &names[k]) {
-				return denied(at("blocked_images", i), "image", "image %s is blocked by the operator", show(n.text)).
+				return rules.Denied(rules.ElementAt("blocked_images", i), "image", "image %s is blocked by the operator", rules.Quote(n.Text)).
 					WithHint("choose another image; no other rule allows one that is listed in blocked_images")
 			}
 		}
 		if len(pattern) < digestLength || !strings.Contains(pattern, "sha256:") {
 			continue
 		}
-		if p, err := parseImage(pattern); err == nil && (p.digest != "" || p.ref.Digest != "") {
-			digest := p.digest
+		if p, err := rules.ParseImage(pattern); err == nil && (p.Digest != "" || p.Ref.Digest != "") {
+			digest := p.Digest
 			if digest == "" {
-				digest = p.ref.Digest
+				digest = p.Ref.Digest
 			}
-			g.blocked = append(g.blocked, digestRule{digest, at("blocked_images", i)})
+			g.blocked = append(g.blocked, rules.DigestRule{Digest: digest, Rule: rules.ElementAt("blocked_images", i)})
 		}
 	}
 	return nil
@@ -336,31 +337,31 @@ func (j imageJudge) blocked(n imageName, g *ImageGrant) *api.Error {
 // granted returns the rule that allows an image, from images or built in, or "". A digest alone is
 // judged by the names of the stored image, except for names that the operator pins to another
 // digest.
-func (j imageJudge) granted(n imageName) (rule string) {
+func (j imageJudge) granted(n rules.ImageName) (rule string) {
 	switch {
-	case n.isHost():
-		return byBuiltin
+	case n.IsHost():
+		return rules.ByBuiltin
 	case j.caller.Operator:
 		return byOperator
 	}
-	names := []imageName{n}
-	if n.digest != "" {
+	names := []rules.ImageName{n}
+	if n.Digest != "" {
 		for _, other := range j.fact.Names {
-			if o, err := parseImage(other); err == nil && !j.pinnedElsewhere(o) {
+			if o, err := rules.ParseImage(other); err == nil && !j.pinnedElsewhere(o) {
 				names = append(names, o)
 			}
 		}
 	}
-	own, err := parseImage(j.own)
+	own, err := rules.ParseImage(j.own)
 	if err == nil {
-		own, _ = j.rules.unalias(own)
+		own, _ = j.rules.Unalias(own)
 	}
 	for _, n := range names {
-		if err == nil && n.canonical() == own.canonical() {
+		if err == nil && n.Canonical() == own.Canonical() {
 			return "profile"
 		}
 		if i := slices.IndexFunc(j.rules.Images, func(p string) bool { return matchImage(p, &n) }); i >= 0 {
-			return at("images", i)
+			return rules.ElementAt("images", i)
 		}
 	}
 	return ""
@@ -368,28 +369,28 @@ func (j imageJudge) granted(n imageName) (rule string) {
 
 // registry judges the registry that an image would come from.
 func (j imageJudge) registry(host string) *api.Error {
-	if key, r, ok := j.rules.registry(host); ok && r.Blocked {
-		return denied("registries."+key+".blocked", "image", "nothing may be fetched from %s: the operator blocks it", host).
+	if key, r, ok := j.rules.Registry(host); ok && r.Blocked {
+		return rules.Denied("registries."+key+".blocked", "image", "nothing may be fetched from %s: the operator blocks it", host).
 			WithHint("use an image that is here, or one of another registry")
 	}
-	allowed := func(name string) bool { return registryName(name) == host }
+	allowed := func(name string) bool { return rules.RegistryName(name) == host }
 	if len(j.rules.OnlyRegistries) > 0 && !slices.ContainsFunc(j.rules.OnlyRegistries, allowed) {
-		return denied("only_registries", "image", "nothing may be fetched from %s: it is not among the operator's registries", host).
-			WithHint("use an image that is here, or the operator adds %s to only_registries", yamlString(host))
+		return rules.Denied("only_registries", "image", "nothing may be fetched from %s: it is not among the operator's registries", host).
+			WithHint("use an image that is here, or the operator adds %s to only_registries", rules.YamlString(host))
 	}
 	return nil
 }
 
 // DecideBuild grants the operator an image of files of this machine, or returns why not. An image
 // cannot contain what no sandbox can see. facts must have each path of the request in Dirs.
-func DecideBuild(req api.ImageBuildRequest, facts Facts, caller Caller, rules Rules) error {
+func DecideBuild(req api.ImageBuildRequest, facts Facts, caller Caller, set rules.Rules) error {
 	if err := AuthorizeHost(caller, VerbBuildImage); err != nil {
 		return err
 	}
-	d := &decision{facts: facts, caller: caller, rules: rules}
+	d := &decision{facts: facts, caller: caller, rules: set}
 	for i, asked := range req.Paths {
-		field := at("paths", i)
-		p, err := cleanAbs(field, asked)
+		field := rules.ElementAt("paths", i)
+		p, err := rules.CleanAbs(field, asked)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 var (
@@ -23,7 +24,7 @@ func here(names ...string) policy.ImageFact {
 	return policy.ImageFact{Here: true, Digest: digestA, Index: digestB, Names: names}
 }
 
-func decideImage(spec api.SandboxSpec, fact policy.ImageFact, c policy.Caller, r policy.Rules) (policy.Permit, error) {
+func decideImage(spec api.SandboxSpec, fact policy.ImageFact, c policy.Caller, r rules.Rules) (policy.Permit, error) {
 	f := facts()
 	f.Image = fact
 	return policy.Decide(policy.Request{Spec: spec, Facts: f}, c, r)
@@ -226,7 +227,7 @@ func TestRegistries(t *testing.T) {
 			t.Errorf("%+v: may be fetched: %q", tc, p.Image().Pull)
 		}
 	}
-	_, err := decideImage(api.SandboxSpec{Pull: "sometimes"}, policy.ImageFact{}, operator, policy.Rules{})
+	_, err := decideImage(api.SandboxSpec{Pull: "sometimes"}, policy.ImageFact{}, operator, rules.Rules{})
 	want{code: api.CodeInvalid, field: "pull"}.check(t, err)
 }
 
@@ -248,7 +249,7 @@ func TestImageRulesAreChecked(t *testing.T) {
 		"registries: {docker.io: {mirror: [a]}}":                                      {says: "mirror"},
 		"image_store: {max: -1}":                                                      {},
 	} {
-		_, err := policy.ParseRules([]byte(text))
+		_, err := rules.ParseRules([]byte(text))
 		w.code = api.CodeInvalid
 		t.Run(text, func(t *testing.T) { w.check(t, err) })
 	}
@@ -330,37 +331,37 @@ func TestImageRulesAreMonotone(t *testing.T) {
 	opened := 0
 	for seed := range uint64(30_000) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		var rules policy.Rules
+		var set rules.Rules
 		if r.IntN(2) == 0 {
-			rules.Images = []string{pick(r, patterns...)}
+			set.Images = []string{pick(r, patterns...)}
 		}
 		if r.IntN(3) == 0 {
-			rules.BlockedImages = []string{pick(r, patterns...)}
+			set.BlockedImages = []string{pick(r, patterns...)}
 		}
 		if r.IntN(3) == 0 {
-			rules.ImageAliases = map[string]string{"debian:13": pick(r, "host", "debian:12", "acme/tool:1")}
+			set.ImageAliases = map[string]string{"debian:13": pick(r, "host", "debian:12", "acme/tool:1")}
 		}
 		if r.IntN(3) == 0 {
-			rules.OnlyRegistries = []string{pick(r, "docker.io", "ghcr.io")}
+			set.OnlyRegistries = []string{pick(r, "docker.io", "ghcr.io")}
 		}
 		if r.IntN(3) == 0 {
-			rules.ImagePins = map[string]string{pick(r, "debian:12", "acme/tool:1"): pick(r, digestA, digestB)}
+			set.ImagePins = map[string]string{pick(r, "debian:12", "acme/tool:1"): pick(r, digestA, digestB)}
 		}
 		spec := api.SandboxSpec{Image: pick(r, refs...), Pull: pick(r, "", api.PullNever, api.PullAlways)}
 		fact := pick(r, policy.ImageFact{}, here("debian:12"), policy.ImageFact{Here: true, Digest: digestB, Names: []string{"acme/tool:1"}})
 		c := pick(r, operator, tenant)
-		before, err := decideImage(spec, fact, c, rules)
+		before, err := decideImage(spec, fact, c, set)
 
 		// Less: whatever takes away turns no refusal into a grant.
-		less := rules
+		less := set
 		switch r.IntN(3) {
 		case 0:
-			less.BlockedImages = append([]string{pick(r, patterns...)}, rules.BlockedImages...)
+			less.BlockedImages = append([]string{pick(r, patterns...)}, set.BlockedImages...)
 		case 1:
-			less.Registries = map[string]policy.RegistryRule{pick(r, "docker.io", "ghcr.io"): {Blocked: true}}
+			less.Registries = map[string]rules.RegistryRule{pick(r, "docker.io", "ghcr.io"): {Blocked: true}}
 		case 2:
 			less.ImagePins = map[string]string{"debian:12": digestA, "acme/tool:1": digestB}
-			for k, v := range rules.ImagePins {
+			for k, v := range set.ImagePins {
 				less.ImagePins[k] = v
 			}
 		}
@@ -373,9 +374,9 @@ func TestImageRulesAreMonotone(t *testing.T) {
 		}
 
 		// More: a grant of one image opens that one only.
-		more := rules
+		more := set
 		grant := pick(r, "debian:12", "acme/tool:1", "ghcr.io/acme/tool:1")
-		more.Images = append([]string{grant}, rules.Images...)
+		more.Images = append([]string{grant}, set.Images...)
 		after, err2 = decideImage(spec, fact, c, more)
 		switch {
 		case err == nil && (err2 != nil || !reflect.DeepEqual(before, after)):
@@ -409,7 +410,7 @@ func TestCwdIsTheImagesUnlessSomebodySays(t *testing.T) {
 		{api.SandboxSpec{Workspace: &api.Workspace{Name: "job"}}, false},
 		{api.SandboxSpec{Workspace: &api.Workspace{Path: "/job"}}, false},
 	} {
-		p := decide(t, tc.spec, operator, policy.Rules{})
+		p := decide(t, tc.spec, operator, rules.Rules{})
 		if p.CwdOpen() != tc.open || (p.Settings().Cwd == "") != tc.open {
 			t.Errorf("%+v: open %v, an exec's is %q", tc.spec, p.CwdOpen(), p.Settings().Cwd)
 		}

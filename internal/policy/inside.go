@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Limits of what a request puts into the sandbox.
@@ -25,7 +26,7 @@ func writableInside() []string { return []string{"/tmp", "/dev/shm"} }
 
 // cleanTarget is cleanAbs for a path at which something is put into the sandbox.
 func cleanTarget(field, p string) (string, *api.Error) {
-	p, err := cleanAbs(field, p)
+	p, err := rules.CleanAbs(field, p)
 	if err != nil {
 		return "", err
 	}
@@ -34,8 +35,8 @@ func cleanTarget(field, p string) (string, *api.Error) {
 			WithHint("choose a directory below it, such as %q", api.DefaultWorkspacePath)
 	}
 	for _, r := range reservedTargets() {
-		if within(p, r) {
-			return "", api.Invalid(field, "%s %s lies in %s, which the sandbox itself provides", field, show(p), r).
+		if rules.Within(p, r) {
+			return "", api.Invalid(field, "%s %s lies in %s, which the sandbox itself provides", field, rules.Quote(p), r).
 				WithHint("choose a path outside %s", strings.Join(reservedTargets(), ", "))
 		}
 	}
@@ -45,12 +46,12 @@ func cleanTarget(field, p string) (string, *api.Error) {
 func checkWorkspace(d *decision) *api.Error {
 	w := d.spec.Workspace
 	if w.Name != "" && w.Dir != "" {
-		return api.Invalid("workspace", "workspace has both name %s and dir %s", show(w.Name), show(w.Dir)).
+		return api.Invalid("workspace", "workspace has both name %s and dir %s", rules.Quote(w.Name), rules.Quote(w.Dir)).
 			WithHint("name a workspace that is kept by the daemon, or a directory of the host, not both")
 	}
 	if w.Name != "" && !api.ValidName(w.Name) {
-		return api.Invalid("workspace.name", "workspace name %s is not valid", show(w.Name)).
-			WithHint("%s; a directory of the host goes in workspace.dir", nameHint())
+		return api.Invalid("workspace.name", "workspace name %s is not valid", rules.Quote(w.Name)).
+			WithHint("%s; a directory of the host goes in workspace.dir", rules.NameHint())
 	}
 	if w.Path == "" {
 		w.Path = api.DefaultWorkspacePath
@@ -69,24 +70,24 @@ func checkCwd(d *decision) *api.Error {
 		return nil
 	}
 	var err *api.Error
-	d.spec.Cwd, err = cleanAbs("cwd", d.spec.Cwd)
+	d.spec.Cwd, err = rules.CleanAbs("cwd", d.spec.Cwd)
 	return err
 }
 
 // checkMounts judges the targets. checkHostDirs judges the sources.
 func checkMounts(d *decision) *api.Error {
 	if n := len(d.spec.Mounts); n > maxMounts {
-		return tooLarge("mounts", "there are %d mounts", n).WithHint("at most %d", maxMounts)
+		return rules.TooLarge("mounts", "there are %d mounts", n).WithHint("at most %d", maxMounts)
 	}
 	taken := map[string]string{d.spec.Workspace.Path: "workspace.path"}
 	for i := range d.spec.Mounts {
-		m, field := &d.spec.Mounts[i], at("mounts", i)+".target"
+		m, field := &d.spec.Mounts[i], rules.ElementAt("mounts", i)+".target"
 		var err *api.Error
 		if m.Target, err = cleanTarget(field, m.Target); err != nil {
 			return err
 		}
 		if by, dup := taken[m.Target]; dup {
-			return api.Invalid(field, "%s %s is also the path of %s", field, show(m.Target), by).
+			return api.Invalid(field, "%s %s is also the path of %s", field, rules.Quote(m.Target), by).
 				WithHint("give each a path of its own")
 		}
 		taken[m.Target] = field
@@ -96,20 +97,20 @@ func checkMounts(d *decision) *api.Error {
 
 func checkFiles(d *decision) *api.Error {
 	if n := len(d.spec.Files); n > maxFiles {
-		return tooLarge("files", "there are %d files", n).WithHint("at most %d; copy more in as a tar", maxFiles)
+		return rules.TooLarge("files", "there are %d files", n).WithHint("at most %d; copy more in as a tar", maxFiles)
 	}
 	total, taken := 0, map[string]string{}
 	for i := range d.spec.Files {
-		f, field := &d.spec.Files[i], at("files", i)
+		f, field := &d.spec.Files[i], rules.ElementAt("files", i)
 		var err *api.Error
 		if strings.HasSuffix(f.Path, "/") {
-			return api.Invalid(field+".path", "%s.path %s is a directory's", field, show(f.Path)).WithHint("name the file itself")
+			return api.Invalid(field+".path", "%s.path %s is a directory's", field, rules.Quote(f.Path)).WithHint("name the file itself")
 		}
 		if f.Path, err = cleanTarget(field+".path", f.Path); err != nil {
 			return err
 		}
 		if by, dup := taken[f.Path]; dup {
-			return api.Invalid(field+".path", "%s.path %s is also the path of %s", field, show(f.Path), by).
+			return api.Invalid(field+".path", "%s.path %s is also the path of %s", field, rules.Quote(f.Path), by).
 				WithHint("write each file once")
 		}
 		taken[f.Path] = field
@@ -121,7 +122,7 @@ func checkFiles(d *decision) *api.Error {
 			f.Mode = 0o644
 		}
 		if total += len(f.Content); total > maxFileBytes {
-			return tooLarge("files", "the files have more than %s together", formatSize(maxFileBytes)).
+			return rules.TooLarge("files", "the files have more than %s together", rules.FormatSize(maxFileBytes)).
 				WithHint("write large files after the create, or copy them in as a tar")
 		}
 		if err := d.checkWritable(field+".path", f.Path); err != nil {
@@ -138,10 +139,10 @@ func (d *decision) checkWritable(field, p string) *api.Error {
 	where, readOnly := "the root", *d.spec.ReadOnlyRoot
 	deepest := ""
 	consider := func(target, name string, ro bool) *api.Error {
-		if within(target, p) {
-			return api.Invalid(field, "%s %s is a directory: %s is there", field, show(p), name).WithHint("name a file below it")
+		if rules.Within(target, p) {
+			return api.Invalid(field, "%s %s is a directory: %s is there", field, rules.Quote(p), name).WithHint("name a file below it")
 		}
-		if within(p, target) && len(target) >= len(deepest) {
+		if rules.Within(p, target) && len(target) >= len(deepest) {
 			deepest, where, readOnly = target, name, ro
 		}
 		return nil
@@ -162,6 +163,6 @@ func (d *decision) checkWritable(field, p string) *api.Error {
 	if !readOnly {
 		return nil
 	}
-	return api.Invalid(field, "%s %s lies in %s, which is read-only in this sandbox", field, show(p), where).
+	return api.Invalid(field, "%s %s lies in %s, which is read-only in this sandbox", field, rules.Quote(p), where).
 		WithHint("write it below /tmp, or where the sandbox may write")
 }

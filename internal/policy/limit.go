@@ -2,14 +2,15 @@ package policy
 
 import (
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // bounds returns the values of the request in its present state.
-func (d *decision) bounds() bounds {
-	return bounds{d.spec.Limits, d.spec.Workspace.SizeBytes, d.spec.Workspace.Inodes}
+func (d *decision) bounds() rules.Bounds {
+	return rules.Bounds{Limits: d.spec.Limits, WorkspaceBytes: d.spec.Workspace.SizeBytes, WorkspaceInodes: d.spec.Workspace.Inodes}
 }
 
-func (d *decision) setBounds(b bounds) {
+func (d *decision) setBounds(b rules.Bounds) {
 	d.spec.Limits, d.spec.Workspace.SizeBytes, d.spec.Workspace.Inodes = b.Limits, b.WorkspaceBytes, b.WorkspaceInodes
 }
 
@@ -18,35 +19,35 @@ func (d *decision) setBounds(b bounds) {
 func checkLimits(d *decision) *api.Error {
 	asked := d.bounds()
 	granted := asked
-	for _, l := range limits() {
-		v := l.get(&asked)
-		if err := l.check(l.field, v); err != nil {
+	for _, l := range rules.Limits() {
+		v := l.Get(&asked)
+		if err := l.Check(l.Field, v); err != nil {
 			return err
 		}
-		if d.given(l.field) {
+		if d.given(l.Field) {
 			continue
 		}
 		if v > 0 {
-			fitted, adj, err := l.fit(&d.profile, l.field, v, false)
+			fitted, adj, err := l.Fit(&d.profile, l.Field, v, false)
 			if err != nil {
 				return err
 			}
 			if adj != nil {
 				d.adjusted = append(d.adjusted, *adj)
 			}
-			if l.get(&d.profile.ceilings) > 0 {
-				d.because(l.field, d.profile.ceilingBy(l))
+			if l.Get(&d.profile.Ceilings) > 0 {
+				d.because(l.Field, d.profile.CeilingBy(l))
 			}
-			l.set(&granted, fitted)
-			d.demanded[l.field] = true
+			l.Set(&granted, fitted)
+			d.demanded[l.Field] = true
 			continue
 		}
-		if d.unbounded(l.field) {
+		if d.unbounded(l.Field) {
 			continue
 		}
-		l.set(&granted, l.get(&d.profile.defaults))
-		if d.profile.ruled[l.field] != "" && l.get(&granted) > 0 {
-			d.demanded[l.field] = true
+		l.Set(&granted, l.Get(&d.profile.Defaults))
+		if d.profile.Ruled[l.Field] != "" && l.Get(&granted) > 0 {
+			d.demanded[l.Field] = true
 		}
 	}
 	if err := fitMemory(&asked, &granted); err != nil {
@@ -61,7 +62,7 @@ func checkLimits(d *decision) *api.Error {
 
 // fitMemory keeps the limits of in-memory storage below the memory limit. It lowers a default, so
 // that filling the storage is an error in the sandbox and does not end it.
-func fitMemory(asked, granted *bounds) *api.Error {
+func fitMemory(asked, granted *rules.Bounds) *api.Error {
 	memory := granted.MemoryBytes
 	if memory == 0 {
 		return nil
@@ -69,13 +70,13 @@ func fitMemory(asked, granted *bounds) *api.Error {
 	for _, part := range []struct {
 		field     string
 		asked, to *int64
-	}{{fieldTmp, &asked.TmpBytes, &granted.TmpBytes}, {fieldShm, &asked.ShmBytes, &granted.ShmBytes}} {
+	}{{rules.FieldTmp, &asked.TmpBytes, &granted.TmpBytes}, {rules.FieldShm, &asked.ShmBytes, &granted.ShmBytes}} {
 		switch {
 		case *part.asked == 0:
 			*part.to = min(*part.to, memory/3&^(1<<16-1))
 		case *part.to > memory:
-			return api.Invalid(part.field, "%s is %s, and it is memory, of which the sandbox has %s", part.field, formatSize(float64(*part.to)), formatSize(float64(memory))).
-				WithHint("ask for less, or for more in %s", fieldMemory)
+			return api.Invalid(part.field, "%s is %s, and it is memory, of which the sandbox has %s", part.field, rules.FormatSize(float64(*part.to)), rules.FormatSize(float64(memory))).
+				WithHint("ask for less, or for more in %s", rules.FieldMemory)
 		}
 	}
 	return nil
@@ -85,13 +86,13 @@ func fitMemory(asked, granted *bounds) *api.Error {
 // enforced. A built-in default that cannot be is dropped and reported.
 func checkEnforcement(d *decision) *api.Error {
 	granted := d.bounds()
-	for _, l := range limits() {
-		v := l.get(&granted)
-		if l.enforced == "" || v == 0 {
+	for _, l := range rules.Limits() {
+		v := l.Get(&granted)
+		if l.Enforced == "" || v == 0 {
 			continue
 		}
-		can := d.engine.Enforces[l.enforced]
-		if can.OK || l.field == fieldDisk && *d.spec.ReadOnlyRoot {
+		can := d.engine.Enforces[l.Enforced]
+		if can.OK || l.Field == rules.FieldDisk && *d.spec.ReadOnlyRoot {
 			continue // a root without a layer has nothing to limit
 		}
 		reason := can.Reason
@@ -102,16 +103,16 @@ func checkEnforcement(d *decision) *api.Error {
 		case reason == "":
 			reason = "the engine reports no support for it"
 		}
-		if d.demanded[l.field] {
-			e := unsupported(l.field, "%s is %s, and engine %s cannot enforce that here: %s", l.field, l.format(v), d.engine.Name, reason)
-			if rule := d.profile.ruled[l.field]; rule != "" {
+		if d.demanded[l.Field] {
+			e := unsupported(l.Field, "%s is %s, and engine %s cannot enforce that here: %s", l.Field, l.Format(v), d.engine.Name, reason)
+			if rule := d.profile.Ruled[l.Field]; rule != "" {
 				e.Rule = rule
 				return e.WithHint("the operator's rule %s requires this limit; fix what is missing, or remove the rule", rule)
 			}
-			return e.WithHint("fix what is missing, or leave %s out and run without that limit", l.field)
+			return e.WithHint("fix what is missing, or leave %s out and run without that limit", l.Field)
 		}
-		l.set(&granted, 0)
-		d.unenforced = append(d.unenforced, api.Unenforced{Field: l.field, Reason: reason})
+		l.Set(&granted, 0)
+		d.unenforced = append(d.unenforced, api.Unenforced{Field: l.Field, Reason: reason})
 	}
 	d.setBounds(granted)
 	return nil

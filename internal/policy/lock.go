@@ -6,33 +6,34 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // applyLocks sets every locked field to the profile's value and reports what that changed. A field
 // that the request did not set does not count as changed.
 func applyLocks(d *decision) *api.Error {
-	for _, field := range d.profile.locked {
-		rule := ruleName(d.profile.name, "locked", field)
+	for _, field := range d.profile.Locked {
+		rule := rules.KeyPath(d.profile.Name, "locked", field)
 		switch field {
-		case fieldNetwork:
-			if a := d.spec.Network; a != "" && a != d.profile.network {
-				d.adjust(field, bounded(a), d.profile.network, rule)
+		case rules.FieldNetwork:
+			if a := d.spec.Network; a != "" && a != d.profile.Network {
+				d.adjust(field, rules.Shorten(a), d.profile.Network, rule)
 			}
-			d.spec.Network = d.profile.network
-		case fieldEgress:
+			d.spec.Network = d.profile.Network
+		case rules.FieldEgress:
 			d.lockEgress(rule)
-		case fieldImage:
-			if d.spec.Image != d.profile.image {
-				d.adjust(field, bounded(d.spec.Image), d.profile.image, rule)
+		case rules.FieldImage:
+			if d.spec.Image != d.profile.Image {
+				d.adjust(field, rules.Shorten(d.spec.Image), d.profile.Image, rule)
 			}
-			d.spec.Image = d.profile.image
-		case fieldReadOnlyRoot:
-			d.lockBool(field, d.spec.ReadOnlyRoot, d.profile.readOnlyRoot, rule)
-		case fieldWorkspaceReadOnly:
-			d.lockBool(field, &d.spec.Workspace.ReadOnly, d.profile.workspaceReadOnly, rule)
-		case fieldMountsReadOnly:
+			d.spec.Image = d.profile.Image
+		case rules.FieldReadOnlyRoot:
+			d.lockBool(field, d.spec.ReadOnlyRoot, d.profile.ReadOnlyRoot, rule)
+		case rules.FieldWorkspaceReadOnly:
+			d.lockBool(field, &d.spec.Workspace.ReadOnly, d.profile.WorkspaceReadOnly, rule)
+		case rules.FieldMountsReadOnly:
 			for i := range d.spec.Mounts {
-				d.lockBool(at("mounts", i)+".read_only", &d.spec.Mounts[i].ReadOnly, d.profile.mountsReadOnly, rule)
+				d.lockBool(rules.ElementAt("mounts", i)+".read_only", &d.spec.Mounts[i].ReadOnly, d.profile.MountsReadOnly, rule)
 			}
 		default:
 			d.lockLimit(field, rule)
@@ -55,11 +56,11 @@ func (d *decision) lockEgress(rule string) {
 		return
 	}
 	texts := []string{}
-	for _, i := range d.profile.egress {
+	for _, i := range d.profile.Egress {
 		texts = append(texts, i.String())
 	}
 	if e.Allow != nil && !slices.Equal(e.Allow, texts) {
-		d.adjust("egress.allow", bounded(strings.Join(e.Allow, " ")), bounded(strings.Join(texts, " ")), rule)
+		d.adjust("egress.allow", rules.Shorten(strings.Join(e.Allow, " ")), rules.Shorten(strings.Join(texts, " ")), rule)
 	}
 	if e.Ask {
 		d.adjust("egress.ask", "true", "false", rule)
@@ -69,16 +70,16 @@ func (d *decision) lockEgress(rule string) {
 
 // lockLimit removes the requested limit, so that the default is filled in.
 func (d *decision) lockLimit(field, rule string) {
-	for _, l := range limits() {
-		if l.field != field {
+	for _, l := range rules.Limits() {
+		if l.Field != field {
 			continue
 		}
 		b := d.bounds()
-		asked, want := l.get(&b), l.get(&d.profile.defaults)
+		asked, want := l.Get(&b), l.Get(&d.profile.Defaults)
 		if asked != 0 && asked != want {
-			d.adjust(field, wire(asked), wire(want), rule)
+			d.adjust(field, rules.FormatNumber(asked), rules.FormatNumber(want), rule)
 		}
-		l.set(&b, 0)
+		l.Set(&b, 0)
 		d.setBounds(b)
 	}
 }

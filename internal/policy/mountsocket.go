@@ -1,13 +1,16 @@
 package policy
 
-import "github.com/cloche-dev/cloche/api"
+import (
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
+)
 
 // FieldWorkspaceSockets names in Unenforced the sockets of the host in a workspace's
 // directory.
 const FieldWorkspaceSockets = "workspace.dir.sockets"
 
 // FieldMountSockets names those in a mount, by its place in the request.
-func FieldMountSockets(i int) string { return at("mounts", i) + ".sockets" }
+func FieldMountSockets(i int) string { return rules.ElementAt("mounts", i) + ".sockets" }
 
 // checkMountSockets reports directories of the host in which the engine does not prevent programs
 // from using unix sockets.

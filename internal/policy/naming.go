@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Rules of names in refusals.
@@ -39,8 +40,8 @@ func checkName(d *decision) *api.Error {
 		if s.Name != "" && s.Name != name {
 			return outsideScope("name", s.Name, name)
 		}
-		if text, _ := d.rules.Names.template(); s.NameTemplate != "" && s.NameTemplate != text {
-			d.adjust("name_template", bounded(s.NameTemplate), text, ruleForcedName)
+		if text, _ := d.rules.Names.EffectiveTemplate(); s.NameTemplate != "" && s.NameTemplate != text {
+			d.adjust("name_template", rules.Shorten(s.NameTemplate), text, ruleForcedName)
 		}
 		d.because("name", ruleForcedName)
 		s.Name, s.NameTemplate = name, ""
@@ -51,7 +52,7 @@ func checkName(d *decision) *api.Error {
 			return api.Invalid("name_template", "a name and a template for it are set together").WithHint("leave one of them out")
 		}
 		if !api.ValidName(s.Name) {
-			return api.Invalid("name", "name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
+			return api.Invalid("name", "name %s is not valid", rules.Quote(s.Name)).WithHint("%s", rules.NameHint())
 		}
 		return nil
 	}
@@ -63,7 +64,7 @@ func checkName(d *decision) *api.Error {
 		return err
 	}
 	if s.NameTemplate == "" {
-		_, rule := d.rules.Names.template()
+		_, rule := d.rules.Names.EffectiveTemplate()
 		d.because("name", rule)
 	}
 	s.Name, s.NameTemplate = name, ""
@@ -72,7 +73,7 @@ func checkName(d *decision) *api.Error {
 
 // outsideScope refuses a sandbox other than the one that the forced template selects.
 func outsideScope(field, asked, name string) *api.Error {
-	return denied(ruleForcedName, field, "%s is not the sandbox of this request: the operator's template names it %s", show(asked), show(name)).
+	return rules.Denied(ruleForcedName, field, "%s is not the sandbox of this request: the operator's template names it %s", rules.Quote(asked), rules.Quote(name)).
 		WithHint("name no sandbox, or that one; the identity of the request says which it is")
 }
 
@@ -87,17 +88,17 @@ type Target struct {
 // api.RefByNaming the sandbox that the identity of the request selects. If the operator forces a
 // template, it is the one that the template selects. The error is always a *api.Error. Nothing that
 // runs inside a sandbox influences it.
-func DecideTarget(ref string, asked api.Naming, caller Caller, rules Rules) (Target, error) {
+func DecideTarget(ref string, asked api.Naming, caller Caller, set rules.Rules) (Target, error) {
 	if err := checkIdentity("identity", asked.Identity); err != nil {
 		return Target{}, err
 	}
-	t := Target{ref: ref, asked: ref, forced: rules.Names.Force, tenant: caller.Tenant}
+	t := Target{ref: ref, asked: ref, forced: set.Names.Force, tenant: caller.Tenant}
 	byName := ref != api.RefByNaming
 	switch {
 	case t.forced:
 		asked.NameTemplate = ""
 	case byName && asked.NameTemplate != "":
-		return Target{}, api.Invalid("name_template", "the sandbox %s and a template for its name are given together", show(ref)).
+		return Target{}, api.Invalid("name_template", "the sandbox %s and a template for its name are given together", rules.Quote(ref)).
 			WithHint("leave the template out, or call the sandbox %q", api.RefByNaming)
 	case byName:
 		return t, nil
@@ -105,7 +106,7 @@ func DecideTarget(ref string, asked api.Naming, caller Caller, rules Rules) (Tar
 		return Target{}, api.Invalid("identity", "the sandbox is called %q, and nothing says for whom the request is", api.RefByNaming).
 			WithHint("set identity, or name_template, or name a sandbox")
 	}
-	name, err := nameOf(asked.NameTemplate, asked.Identity, rules.Names)
+	name, err := nameOf(asked.NameTemplate, asked.Identity, set.Names)
 	if err != nil {
 		return Target{}, err
 	}
@@ -151,22 +152,22 @@ func RunNaming(req api.RunRequest) error {
 
 // nameOf returns the name that a template gives to an identity. An empty template is the
 // operator's.
-func nameOf(text string, id *api.Identity, rule NameRule) (string, *api.Error) {
+func nameOf(text string, id *api.Identity, rule rules.NameRule) (string, *api.Error) {
 	field := "name_template"
 	if text == "" {
-		text, _ = rule.template()
+		text, _ = rule.EffectiveTemplate()
 		field = "names.template"
 	}
-	t, err := parseTemplate(field, text)
+	t, err := rules.ParseTemplate(field, text)
 	if err != nil {
 		return "", err
 	}
-	values := t.values(id)
+	values := t.Values(id)
 	if shared(values) && !rule.AllowShared {
-		return "", denied(ruleSharedName, "identity", "the template %s names a sandbox for no particular user: the request has no identity", show(text)).
-			WithHint("set %s in identity; the smallest rule that would allow it is `names: {allow_shared: true}`", strings.Join(t.wants(), " or "))
+		return "", rules.Denied(ruleSharedName, "identity", "the template %s names a sandbox for no particular user: the request has no identity", rules.Quote(text)).
+			WithHint("set %s in identity; the smallest rule that would allow it is `names: {allow_shared: true}`", strings.Join(t.Wants(), " or "))
 	}
-	return t.name(values), nil
+	return t.Name(values), nil
 }
 
 // checkIdentity limits the values of an identity.
@@ -175,26 +176,26 @@ func checkIdentity(field string, id *api.Identity) *api.Error {
 		return nil
 	}
 	for _, v := range []struct{ key, value string }{
-		{varLauncherType, id.LauncherType}, {varLauncherID, id.LauncherID}, {varSenderID, id.SenderID}, {varQueryID, id.QueryID},
+		{rules.VarLauncherType, id.LauncherType}, {rules.VarLauncherID, id.LauncherID}, {rules.VarSenderID, id.SenderID}, {rules.VarQueryID, id.QueryID},
 	} {
 		at := field + "." + v.key
 		if len(v.value) > maxIdentityValue {
-			return tooLarge(at, "%s has %d bytes", at, len(v.value)).WithHint("at most %d", maxIdentityValue)
+			return rules.TooLarge(at, "%s has %d bytes", at, len(v.value)).WithHint("at most %d", maxIdentityValue)
 		}
 		if !utf8.ValidString(v.value) || strings.ContainsFunc(v.value, unicode.IsControl) {
-			return api.Invalid(at, "%s is %s", at, show(v.value)).WithHint("use UTF-8 text without control characters")
+			return api.Invalid(at, "%s is %s", at, rules.Quote(v.value)).WithHint("use UTF-8 text without control characters")
 		}
 	}
 	if n := len(id.Variables); n > maxVariables {
-		return tooLarge(field+".variables", "there are %d variables", n).WithHint("at most %d", maxVariables)
+		return rules.TooLarge(field+".variables", "there are %d variables", n).WithHint("at most %d", maxVariables)
 	}
 	for _, key := range slices.Sorted(maps.Keys(id.Variables)) {
-		at, v := field+".variables."+bounded(key), id.Variables[key]
-		if !validVariable(key) {
-			return api.Invalid(at, "variable %s is not valid", show(key)).WithHint("%s", variableHint())
+		at, v := field+".variables."+rules.Shorten(key), id.Variables[key]
+		if !rules.ValidVariable(key) {
+			return api.Invalid(at, "variable %s is not valid", rules.Quote(key)).WithHint("%s", variableHint())
 		}
 		if len(v) > maxVariableValue {
-			return tooLarge(at, "the value of variable %s has %d bytes", key, len(v)).WithHint("at most %d", maxVariableValue)
+			return rules.TooLarge(at, "the value of variable %s has %d bytes", key, len(v)).WithHint("at most %d", maxVariableValue)
 		}
 		if !utf8.ValidString(v) {
 			return api.Invalid(at, "the value of variable %s is not UTF-8", key).WithHint("use text")
@@ -204,30 +205,30 @@ func checkIdentity(field string, id *api.Identity) *api.Error {
 }
 
 func variableHint() string {
-	return "use 1 to " + strconv.Itoa(maxVariableName) + " of letters, digits and '_', beginning with no digit"
+	return "use 1 to " + strconv.Itoa(rules.MaxVariableName) + " of letters, digits and '_', beginning with no digit"
 }
 
 // shared reports whether a value is missing and none was given: all callers with an unknown
 // identity would get the same name.
-func shared(values []nameValue) bool {
-	return slices.ContainsFunc(values, func(v nameValue) bool { return v.missing }) &&
-		!slices.ContainsFunc(values, func(v nameValue) bool { return v.given })
+func shared(values []rules.NameValue) bool {
+	return slices.ContainsFunc(values, func(v rules.NameValue) bool { return v.Missing }) &&
+		!slices.ContainsFunc(values, func(v rules.NameValue) bool { return v.Given })
 }
 
 // shadowedNames warns of templates that distinguish callers less than expected.
-func shadowedNames(r Rules, report reporter) {
-	text, _ := r.Names.template()
-	t, err := parseTemplate("names.template", text)
+func shadowedNames(r rules.Rules, report rules.Reporter) {
+	text, _ := r.Names.EffectiveTemplate()
+	t, err := rules.ParseTemplate("names.template", text)
 	if err != nil || !r.Names.Force {
 		return
 	}
-	if len(t.wants()) == 0 {
-		report(warning("names.template", "the forced template %s gives every sandbox of a tenant the same name", show(text)).
+	if len(t.Wants()) == 0 {
+		report(warning("names.template", "the forced template %s gives every sandbox of a tenant the same name", rules.Quote(text)).
 			WithHint("name a variable that tells who asks, such as {launcher_id}"))
 	}
-	for _, v := range t.wants() {
-		if !slices.Contains([]string{varLauncherType, varLauncherID, varSenderID, varQueryID}, v) {
-			report(warning("names.template", "{%s} in the forced template %s isn't part of the verified identity: the caller chooses its value", v, show(text)).
+	for _, v := range t.Wants() {
+		if !slices.Contains([]string{rules.VarLauncherType, rules.VarLauncherID, rules.VarSenderID, rules.VarQueryID}, v) {
+			report(warning("names.template", "{%s} in the forced template %s isn't part of the verified identity: the caller chooses its value", v, rules.Quote(text)).
 				WithHint("use {launcher_type}, {launcher_id}, {sender_id} or {query_id}"))
 		}
 	}

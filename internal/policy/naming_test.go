@@ -9,13 +9,14 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // nameFor is the name that a template gives, by way of a create.
-func nameFor(t *testing.T, template string, id *api.Identity, rules policy.Rules) (string, error) {
+func nameFor(t *testing.T, template string, id *api.Identity, set rules.Rules) (string, error) {
 	t.Helper()
 	spec := api.SandboxSpec{Naming: api.Naming{NameTemplate: template, Identity: id}}
-	p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, tenant, rules)
+	p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, tenant, set)
 	if err != nil {
 		return "", err
 	}
@@ -24,7 +25,7 @@ func nameFor(t *testing.T, template string, id *api.Identity, rules policy.Rules
 		t.Fatalf("%q with %+v gives the name %q, which is not valid", template, id, name)
 	}
 	// An exec of the same identity means the same sandbox.
-	target, err := policy.DecideTarget(api.RefByNaming, spec.Naming, tenant, rules)
+	target, err := policy.DecideTarget(api.RefByNaming, spec.Naming, tenant, set)
 	if err != nil || target.Ref() != name {
 		t.Fatalf("a create of %q with %+v makes %q, an exec means %q: %v", template, id, name, target.Ref(), err)
 	}
@@ -60,7 +61,7 @@ func TestNameFromTemplate(t *testing.T) {
 		{"the form of an id", "{launcher_id}", &api.Identity{LauncherID: "sb-4k2mwd7e3x9qv0ha"}, `sb-4k2mwd7e3x9qv0ha\.[0-9a-z]{26}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := nameFor(t, tc.template, tc.id, policy.Rules{})
+			got, err := nameFor(t, tc.template, tc.id, rules.Rules{})
 			if err != nil || !regexp.MustCompile("^"+tc.want+"$").MatchString(got) {
 				t.Errorf("got %q, %v; want %s", got, err, tc.want)
 			}
@@ -76,16 +77,16 @@ func TestCallersVariablesNeverOverrideIdentity(t *testing.T) {
 	for _, id := range []api.Identity{
 		{LauncherType: "group", LauncherID: "5", SenderID: "6", QueryID: "7"}, {LauncherID: "5"}, {QueryID: "7"}, {SenderID: "6"},
 	} {
-		honest, err := nameFor(t, all, &id, policy.Rules{})
+		honest, err := nameFor(t, all, &id, rules.Rules{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		id.Variables = forged
-		if got, err := nameFor(t, all, &id, policy.Rules{}); got != honest || err != nil {
+		if got, err := nameFor(t, all, &id, rules.Rules{}); got != honest || err != nil {
 			t.Errorf("with variables %q, %v; without %q", got, err, honest)
 		}
 	}
-	if _, err := nameFor(t, "", &api.Identity{Variables: forged}, policy.Rules{}); err == nil {
+	if _, err := nameFor(t, "", &api.Identity{Variables: forged}, rules.Rules{}); err == nil {
 		t.Error("variables that call themselves an identity make a name")
 	}
 }
@@ -95,12 +96,12 @@ func TestBadTemplates(t *testing.T) {
 		"{", "}", "{}", "a{b", "a}b", "{launcher_id!r}", "{launcher_id:>10}", "{a.b}", "{a[0]}", "{{a}}", "{a{b}}", "{ a }", "{1a}", "{é}", "a\nb",
 		"a\x00", "\xff", strings.Repeat("x", 257), strings.Repeat("{a}", 17), "{" + strings.Repeat("a", 65) + "}", "%s{}", "{0}", "{launcher_id}}",
 	} {
-		_, err := nameFor(t, text, &api.Identity{LauncherID: "5"}, policy.Rules{})
+		_, err := nameFor(t, text, &api.Identity{LauncherID: "5"}, rules.Rules{})
 		want{code: api.CodeInvalid, field: "name_template"}.check(t, err)
 		if !utf8.ValidString(text) {
 			continue // the YAML library makes other text of it
 		}
-		if _, err := policy.ParseRules([]byte("names: {template: " + quoted(text) + "}")); err == nil {
+		if _, err := rules.ParseRules([]byte("names: {template: " + quoted(text) + "}")); err == nil {
 			t.Errorf("a policy file with the template %q is taken", text)
 		}
 	}
@@ -110,13 +111,13 @@ func TestBadTemplates(t *testing.T) {
 		"identity.variables.a": {Variables: map[string]string{"a": long}}, "identity.variables.b": {Variables: map[string]string{"b": "\xff"}},
 		"identity.variables.a-b": {Variables: map[string]string{"a-b": "x"}},
 	} {
-		_, err := nameFor(t, "", id, policy.Rules{})
+		_, err := nameFor(t, "", id, rules.Rules{})
 		if api.CodeOf(err) == api.CodeTooLarge {
 			want{code: api.CodeTooLarge, field: field}.check(t, err)
 		} else {
 			want{code: api.CodeInvalid, field: field}.check(t, err)
 		}
-		if _, err := policy.DecideTarget("box", api.Naming{Identity: id}, tenant, policy.Rules{}); err == nil {
+		if _, err := policy.DecideTarget("box", api.Naming{Identity: id}, tenant, rules.Rules{}); err == nil {
 			t.Errorf("an exec with a bad %s is taken", field)
 		}
 	}
@@ -134,7 +135,7 @@ func TestNamesOfNobody(t *testing.T) {
 		"{launcher_id}": {}, "{sender_id}": {LauncherType: ""}, "{pipeline}_{sender_id}": {Variables: map[string]string{"other": "x"}},
 		"{launcher_type}_{launcher_id}": {}, "{global}_{query_id}": nil, "{nobody}": {LauncherID: "5"},
 	} {
-		_, err := nameFor(t, template, id, policy.Rules{})
+		_, err := nameFor(t, template, id, rules.Rules{})
 		want{code: api.CodeDenied, rule: "names.allow_shared", field: "identity", says: "allow_shared: true"}.check(t, err)
 		if got, err := nameFor(t, template, id, mustParse(t, "names: {allow_shared: true}")); err != nil || !strings.Contains(got, "unknown") {
 			t.Errorf("%s shared: %q, %v", template, got, err)
@@ -168,7 +169,7 @@ func TestKnownValuesNeverCollide(t *testing.T) {
 	} {
 		seen := map[string]api.Identity{}
 		for _, id := range identities() {
-			name, err := nameFor(t, template, &id, policy.Rules{})
+			name, err := nameFor(t, template, &id, rules.Rules{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,11 +183,11 @@ func TestKnownValuesNeverCollide(t *testing.T) {
 
 // TestKnownIsNotUnknown: who is called "unknown" shares with nobody who is.
 func TestKnownIsNotUnknown(t *testing.T) {
-	known, err := nameFor(t, "{launcher_type}_{sender_id}", &api.Identity{LauncherType: "person", SenderID: "unknown"}, policy.Rules{})
+	known, err := nameFor(t, "{launcher_type}_{sender_id}", &api.Identity{LauncherType: "person", SenderID: "unknown"}, rules.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	none, err := nameFor(t, "{launcher_type}_{sender_id}", &api.Identity{LauncherType: "person"}, policy.Rules{})
+	none, err := nameFor(t, "{launcher_type}_{sender_id}", &api.Identity{LauncherType: "person"}, rules.Rules{})
 	if err != nil || known == none || none != "person_unknown" {
 		t.Errorf("known %q, unknown %q, %v", known, none, err)
 	}
@@ -204,8 +205,8 @@ func FuzzNamesNeverCollide(f *testing.F) {
 		if !strings.Contains(template, "{launcher_type}") || !strings.Contains(template, "{launcher_id}") || a1 == "" || a2 == "" || b1 == "" || b2 == "" {
 			return
 		}
-		a, errA := nameFor(t, template, &api.Identity{LauncherType: a1, LauncherID: a2}, policy.Rules{})
-		b, errB := nameFor(t, template, &api.Identity{LauncherType: b1, LauncherID: b2}, policy.Rules{})
+		a, errA := nameFor(t, template, &api.Identity{LauncherType: a1, LauncherID: a2}, rules.Rules{})
+		b, errB := nameFor(t, template, &api.Identity{LauncherType: b1, LauncherID: b2}, rules.Rules{})
 		if errA != nil || errB != nil {
 			return
 		}
@@ -218,12 +219,12 @@ func FuzzNamesNeverCollide(f *testing.F) {
 const forced = `names: {template: "{launcher_type}_{launcher_id}", force: true}`
 
 func TestForcedTemplate(t *testing.T) {
-	rules := mustParse(t, forced)
+	set := mustParse(t, forced)
 	me := &api.Identity{LauncherType: "person", LauncherID: "5"}
 	for _, c := range []policy.Caller{operator, root, tenant} {
 		for _, naming := range []api.Naming{{Identity: me}, {Identity: me, NameTemplate: "{global}"}, {Identity: me, NameTemplate: "{"}} {
 			for _, name := range []string{"", "person_5"} {
-				p := decide(t, api.SandboxSpec{Name: name, Naming: naming}, c, rules)
+				p := decide(t, api.SandboxSpec{Name: name, Naming: naming}, c, set)
 				if got := p.Spec(); got.Name != "person_5" || got.NameTemplate != "" {
 					t.Errorf("%q with %+v became %+v", name, naming, got)
 				}
@@ -232,18 +233,18 @@ func TestForcedTemplate(t *testing.T) {
 				}
 			}
 		}
-		_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "person_6", Naming: api.Naming{Identity: me}}, Facts: facts()}, c, rules)
+		_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "person_6", Naming: api.Naming{Identity: me}}, Facts: facts()}, c, set)
 		want{code: api.CodeDenied, rule: "names.force", field: "name", says: "person_5"}.check(t, err)
-		_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "person_6"}, Facts: facts()}, c, rules)
+		_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "person_6"}, Facts: facts()}, c, set)
 		want{code: api.CodeDenied, rule: "names.allow_shared", field: "identity"}.check(t, err)
-		_, err = policy.Decide(policy.Request{Facts: facts()}, c, rules)
+		_, err = policy.Decide(policy.Request{Facts: facts()}, c, set)
 		want{code: api.CodeDenied, rule: "names.allow_shared"}.check(t, err)
-		checkForcedTarget(t, c, rules, me)
+		checkForcedTarget(t, c, set, me)
 	}
 }
 
 // checkForcedTarget is of execs and process starts.
-func checkForcedTarget(t *testing.T, c policy.Caller, rules policy.Rules, me *api.Identity) {
+func checkForcedTarget(t *testing.T, c policy.Caller, set rules.Rules, me *api.Identity) {
 	t.Helper()
 	mine := api.Sandbox{ID: "sb-mine", Name: "person_5", Tenant: c.Tenant}
 	for _, tc := range []struct {
@@ -254,7 +255,7 @@ func checkForcedTarget(t *testing.T, c policy.Caller, rules policy.Rules, me *ap
 		{api.RefByNaming, mine, ""}, {"person_5", mine, ""}, {"sb-mine", mine, ""},
 		{"person_6", mine, "names.force"}, {"sb-other", mine, "names.force"}, {"", mine, "names.force"},
 	} {
-		target, err := policy.DecideTarget(tc.ref, api.Naming{Identity: me, NameTemplate: "{global}"}, c, rules)
+		target, err := policy.DecideTarget(tc.ref, api.Naming{Identity: me, NameTemplate: "{global}"}, c, set)
 		if err != nil || target.Ref() != "person_5" {
 			t.Fatalf("%q leads to %q: %v", tc.ref, target.Ref(), err)
 		}
@@ -272,12 +273,12 @@ func checkForcedTarget(t *testing.T, c policy.Caller, rules policy.Rules, me *ap
 			t.Errorf("%q reaches a sandbox of the same name of another tenant: %v", tc.ref, err)
 		}
 	}
-	_, err := policy.DecideTarget("person_5", api.Naming{}, c, rules)
+	_, err := policy.DecideTarget("person_5", api.Naming{}, c, set)
 	want{code: api.CodeDenied, rule: "names.allow_shared"}.check(t, err)
 }
 
 func TestTargetWithoutForce(t *testing.T) {
-	rules := mustParse(t, `names: {template: "op_{launcher_id}"}`)
+	set := mustParse(t, `names: {template: "op_{launcher_id}"}`)
 	me := &api.Identity{LauncherType: "person", LauncherID: "5"}
 	for _, tc := range []struct {
 		ref    string
@@ -293,16 +294,16 @@ func TestTargetWithoutForce(t *testing.T) {
 		{"-", api.Naming{}, "", want{code: api.CodeInvalid, field: "identity"}},
 		{"box", api.Naming{NameTemplate: "{global}"}, "", want{code: api.CodeInvalid, field: "name_template"}},
 	} {
-		target, err := policy.DecideTarget(tc.ref, tc.naming, tenant, rules)
+		target, err := policy.DecideTarget(tc.ref, tc.naming, tenant, set)
 		if tc.want.code != "" {
 			tc.want.check(t, err)
 		} else if err != nil || target.Ref() != tc.leads || target.Check(api.Sandbox{Name: "any"}) != nil {
 			t.Errorf("%q with %+v leads to %q, %v; want %q", tc.ref, tc.naming, target.Ref(), err, tc.leads)
 		}
 	}
-	_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "box", Naming: api.Naming{NameTemplate: "x"}}, Facts: facts()}, tenant, rules)
+	_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "box", Naming: api.Naming{NameTemplate: "x"}}, Facts: facts()}, tenant, set)
 	want{code: api.CodeInvalid, field: "name_template"}.check(t, err)
-	if p := decide(t, api.SandboxSpec{Name: "box", Naming: api.Naming{Identity: me}}, tenant, rules); p.Spec().Name != "box" {
+	if p := decide(t, api.SandboxSpec{Name: "box", Naming: api.Naming{Identity: me}}, tenant, set); p.Spec().Name != "box" {
 		t.Errorf("an identity renames a sandbox that has a name: %q", p.Spec().Name)
 	}
 	if err := policy.RunNaming(api.RunRequest{Exec: api.ExecRequest{Naming: api.Naming{Identity: me}}}); api.CodeOf(err) != api.CodeInvalid {
@@ -317,10 +318,10 @@ func TestForcedNamesAreStable(t *testing.T) {
 	all := identities()
 	for range 2000 {
 		id := all[r.IntN(len(all))]
-		rules := policy.Rules{Names: policy.NameRule{Force: r.IntN(2) == 0, Template: pick(r, "", "{sender_id}", "x_{launcher_id}"), AllowShared: true}}
+		set := rules.Rules{Names: rules.NameRule{Force: r.IntN(2) == 0, Template: pick(r, "", "{sender_id}", "x_{launcher_id}"), AllowShared: true}}
 		checkDecision(t, policy.Request{Spec: api.SandboxSpec{Naming: api.Naming{
 			NameTemplate: pick(r, "", "{launcher_id}", "{a}{b}"), Identity: pick(r, nil, &id),
-		}}, Facts: facts()}, pick(r, operator, tenant), rules)
+		}}, Facts: facts()}, pick(r, operator, tenant), set)
 	}
 }
 
@@ -328,7 +329,7 @@ func TestNamesInThePolicyFile(t *testing.T) {
 	for text, key := range map[string]string{
 		`names: {template: "{launcher_id:x}"}`: "names.template", `names: {forced: true}`: "names.forced", `names: {force: maybe}`: "names.force",
 	} {
-		_, err := policy.ParseRules([]byte(text))
+		_, err := rules.ParseRules([]byte(text))
 		want{code: api.CodeInvalid, field: key}.check(t, err)
 	}
 	for text, says := range map[string]string{

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"maps"
 	"net/url"
 	"slices"
@@ -9,7 +10,7 @@ import (
 
 // KnownKey reports whether a key with this path exists.
 func KnownKey(path []string) bool {
-	_, ok := typeAt(path)
+	_, ok := rules.TypeAt(path)
 	return ok
 }
 
@@ -24,11 +25,11 @@ type KeyValue struct {
 
 // KeysSet returns the keys that a file and its overrides set, in order. It returns none if
 // ParseRulesOver refuses the input. Credentials in values are hidden.
-func KeysSet(data []byte, over []Override) ([]KeyValue, error) {
-	if _, err := ParseRulesOver(data, over); err != nil {
+func KeysSet(data []byte, over []rules.Override) ([]KeyValue, error) {
+	if _, err := rules.ParseRulesOver(data, over); err != nil {
 		return nil, err
 	}
-	merged, err := merge(data, over)
+	merged, err := rules.Merge(data, over)
 	if err != nil {
 		return nil, err
 	}

@@ -9,16 +9,17 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
-func over(key, text string) policy.Override {
-	return policy.Override{Name: "CLOCHE__POLICY__" + strings.ToUpper(strings.ReplaceAll(key, ".", "__")), Path: strings.Split(key, "."), Text: text}
+func over(key, text string) rules.Override {
+	return rules.Override{Name: "CLOCHE__POLICY__" + strings.ToUpper(strings.ReplaceAll(key, ".", "__")), Path: strings.Split(key, "."), Text: text}
 }
 
 // TestOverrides are set whether or not the file has the key.
 func TestOverrides(t *testing.T) {
 	for _, file := range []string{"", "# none\n", "max_sandboxes: 3\nimages: [x, y]\nprofiles: {agent: {defaults: {memory: 1GiB, pids: 7}}}\nnames: {template: old, force: false}"} {
-		r, err := policy.ParseRulesOver([]byte(file), []policy.Override{
+		r, err := rules.ParseRulesOver([]byte(file), []rules.Override{
 			over("max_sandboxes", " 20 "), over("images", " debian:12 , alpine ,"), over("blocked_images", "['a', b]"), over("enabled", "false"),
 			over("profiles.agent.defaults.memory", "3GiB"), over("profiles.agent.defaults.cpus", "0.5"), over("profiles.agent.defaults.timeout", "90s"),
 			over("names.force", "true"), over("names", "{template: 'x_{sender_id}'}"), over("max_snapshot_bytes_per_tenant", "1073741824"),
@@ -29,7 +30,7 @@ func TestOverrides(t *testing.T) {
 		}
 		d := r.Profiles["agent"].Defaults
 		if r.MaxSandboxes != 20 || strings.Join(r.Images, " ") != "debian:12 alpine" || strings.Join(r.BlockedImages, " ") != "a b" || r.IsEnabled() ||
-			*d.Memory != 3<<30 || *d.CPUs != 0.5 || *d.Timeout != policy.Duration(90e9) || !r.Names.Force || r.Names.Template != "x_{sender_id}" ||
+			*d.Memory != 3<<30 || *d.CPUs != 0.5 || *d.Timeout != rules.Duration(90e9) || !r.Names.Force || r.Names.Template != "x_{sender_id}" ||
 			r.MaxSnapshotBytesPerTenant != 1<<30 || *r.Tenants["acme"].MaxSandboxes != 4 || r.ImageAliases["py"] != "python:3" {
 			t.Errorf("%q became %+v", file, r)
 		}
@@ -37,7 +38,7 @@ func TestOverrides(t *testing.T) {
 			t.Errorf("what the file says beside it: %v", d.Pids)
 		}
 	}
-	if r, err := policy.ParseRulesOver([]byte("max_sandboxes: 3"), []policy.Override{over("max_sandboxes", "")}); err != nil || r.MaxSandboxes != 0 {
+	if r, err := rules.ParseRulesOver([]byte("max_sandboxes: 3"), []rules.Override{over("max_sandboxes", "")}); err != nil || r.MaxSandboxes != 0 {
 		t.Errorf("an empty quota is none: %d, %v", r.MaxSandboxes, err)
 	}
 }
@@ -51,13 +52,13 @@ func TestBadOverrides(t *testing.T) {
 		{"rate", "{requests: fast}"}, {"names", "[a]"}, {"image_aliases", "{a: [}"}, {"tenants.acme.max_sandboxes", "-1"},
 	} {
 		o := over(tc.key, tc.text)
-		_, err := policy.ParseRulesOver([]byte("max_sandboxes: 1"), []policy.Override{over("max_snapshots_per_tenant", "1"), o})
+		_, err := rules.ParseRulesOver([]byte("max_sandboxes: 1"), []rules.Override{over("max_snapshots_per_tenant", "1"), o})
 		e, ok := errors.AsType[*api.Error](err)
 		if !ok || e.Code != api.CodeInvalid || !strings.HasPrefix(e.Field, tc.key) || !strings.Contains(e.Message, o.Name) {
 			t.Errorf("%s=%q: %v (field %q)", o.Name, tc.text, err, e.Field)
 		}
 	}
-	if _, err := policy.ParseRulesOver([]byte("enabeld: true"), []policy.Override{over("enabled", "true")}); err == nil || !strings.Contains(err.Error(), "line 1, column 1") {
+	if _, err := rules.ParseRulesOver([]byte("enabeld: true"), []rules.Override{over("enabled", "true")}); err == nil || !strings.Contains(err.Error(), "line 1, column 1") {
 		t.Errorf("what is wrong with the file is told with its place: %v", err)
 	}
 	if !policy.KnownKey([]string{"profiles", "x", "defaults", "memory"}) || policy.KnownKey([]string{"profiles", "x", "memory"}) || policy.KnownKey(nil) || policy.KnownKey([]string{"images", "0"}) {
@@ -67,7 +68,7 @@ func TestBadOverrides(t *testing.T) {
 
 func TestKeysSet(t *testing.T) {
 	got, err := policy.KeysSet([]byte("max_sandboxes: 3\nregistries: {r.example: {mirrors: ['http://u:hunter2@m.example']}}\nnames: {force: true}"),
-		[]policy.Override{over("max_sandboxes", "4"), over("names", "{force: false, template: t}"), over("images", "a,b")})
+		[]rules.Override{over("max_sandboxes", "4"), over("names", "{force: false, template: t}"), over("images", "a,b")})
 	const want = "[{images [a b] CLOCHE__POLICY__IMAGES} {max_sandboxes 4 CLOCHE__POLICY__MAX_SANDBOXES} " +
 		"{names.force false CLOCHE__POLICY__NAMES} {names.template t CLOCHE__POLICY__NAMES} {registries.r.example.mirrors [http://u:xxxxx@m.example] }]"
 	if err == nil && fmt.Sprint(got) != want {
@@ -90,11 +91,11 @@ func TestOverridesLeaveTheRest(t *testing.T) {
 		"%", "@a", "`a", "'", "\\\"", "\\t", "a #b", "|", ">", "?", "=", "<<", "1.0", "1.", "\\u0085", "\\u2028", "0b1", "+1", "1 000", "NaN", "y", "\\e",
 	} {
 		file := []byte("mounts: [{root: /a, tenants: [\"" + text + "\"]}]\nimages: ['debian:12']\nprofiles: {x: {defaults: {cpus: 1.5, memory: 1073741824}}}")
-		plain, err := policy.ParseRules(file)
+		plain, err := rules.ParseRules(file)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		got, err := policy.ParseRulesOver(file, []policy.Override{over("max_sandboxes", "4")})
+		got, err := rules.ParseRulesOver(file, []rules.Override{over("max_sandboxes", "4")})
 		plain.MaxSandboxes = 4
 		if err != nil || !reflect.DeepEqual(got, plain) {
 			t.Errorf("%s: %+v, %v, want %+v", text, got.Mounts, err, plain.Mounts)
@@ -112,14 +113,14 @@ func FuzzOverride(f *testing.F) {
 		f.Add(s[0], s[1], []byte("max_sandboxes: 3\nimages: [x]\n"))
 	}
 	f.Fuzz(func(t *testing.T, key, text string, file []byte) {
-		_, err := policy.ParseRulesOver(file, []policy.Override{over(key, text)})
+		_, err := rules.ParseRulesOver(file, []rules.Override{over(key, text)})
 		if err != nil {
 			if _, ok := errors.AsType[*api.Error](err); !ok {
 				t.Fatalf("error of type %T: %v", err, err)
 			}
 			return
 		}
-		if _, err := policy.KeysSet(file, []policy.Override{over(key, text)}); err != nil {
+		if _, err := policy.KeysSet(file, []rules.Override{over(key, text)}); err != nil {
 			t.Fatalf("taken, and not to be shown: %v", err)
 		}
 	})

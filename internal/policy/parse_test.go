@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 const wholeFile = `
@@ -51,7 +51,7 @@ func TestParseWholeFile(t *testing.T) {
 		t.Errorf("rules %+v", r)
 	}
 	d := r.Profiles["build"].Defaults
-	if *d.Memory != 3<<29 || *d.Disk != 10e9 || *d.Timeout != policy.Duration(90*time.Second) || *d.MaxOutput != 4<<20 {
+	if *d.Memory != 3<<29 || *d.Disk != 10e9 || *d.Timeout != rules.Duration(90*time.Second) || *d.MaxOutput != 4<<20 {
 		t.Errorf("defaults %+v", d)
 	}
 	p := decide(t, api.SandboxSpec{Profile: "build", Limits: api.Limits{MemoryBytes: 100 << 30}}, operator, r)
@@ -119,7 +119,7 @@ func TestParseRefusals(t *testing.T) {
 		"too large":         {"# " + strings.Repeat("x", 1<<20), want{code: api.CodeTooLarge}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := policy.ParseRules([]byte(c.text))
+			_, err := rules.ParseRules([]byte(c.text))
 			if c.want.code == "" {
 				c.want.code = api.CodeInvalid
 			}

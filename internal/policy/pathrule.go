@@ -6,10 +6,11 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func weaker(a, b api.PathAccess) api.PathAccess {
-	if strength(a) < strength(b) {
+	if rules.AccessStrength(a) < rules.AccessStrength(b) {
 		return a
 	}
 	return b
@@ -22,11 +23,11 @@ func stricter(base api.PathAccess, a, b []api.PathRule) []api.PathRule {
 	for _, r := range slices.Concat(a, b) {
 		if !seen[r.Path] {
 			seen[r.Path] = true
-			access := weaker(accessAt(base, a, r.Path), accessAt(base, b, r.Path))
+			access := weaker(rules.AccessAt(base, a, r.Path), rules.AccessAt(base, b, r.Path))
 			all = append(all, api.PathRule{Path: r.Path, Access: access})
 		}
 	}
-	return simplify(base, all)
+	return rules.SimplifyPathRules(base, all)
 }
 
 // grantedAccess returns what the rules of the operator's grants allow for real: the access to the
@@ -38,14 +39,14 @@ func (d *decision) grantedAccess(real string) (api.PathAccess, []api.PathRule) {
 	}
 	var grants []grant
 	for i, root := range d.realRoots() {
-		if root == "" || !within(real, root) {
+		if root == "" || !rules.Within(real, root) {
 			continue
 		}
 		m := d.rules.Mounts[i]
-		g := grant{base: accessOf(!m.Write && !d.caller.Operator)}
+		g := grant{base: rules.MountAccess(!m.Write && !d.caller.Operator)}
 		rel := strings.Trim(strings.TrimPrefix(real, root), "/")
 		if rel != "" {
-			g.base = accessAt(g.base, wireRules(m.Rules), rel)
+			g.base = rules.AccessAt(g.base, rules.APIPathRules(m.Rules), rel)
 		}
 		for _, r := range m.Rules {
 			p := path.Clean(r.Path)
@@ -60,7 +61,7 @@ func (d *decision) grantedAccess(real string) (api.PathAccess, []api.PathRule) {
 	widest := func(access func(grant) api.PathAccess) api.PathAccess {
 		most := api.AccessNone
 		for _, g := range grants {
-			if a := access(g); strength(a) > strength(most) {
+			if a := access(g); rules.AccessStrength(a) > rules.AccessStrength(most) {
 				most = a
 			}
 		}
@@ -73,28 +74,28 @@ func (d *decision) grantedAccess(real string) (api.PathAccess, []api.PathRule) {
 		return api.AccessNone, nil
 	}
 	base := widest(func(g grant) api.PathAccess { return g.base })
-	var rules []api.PathRule
+	var set []api.PathRule
 	for _, g := range grants {
 		for _, r := range g.rules {
-			a := widest(func(g grant) api.PathAccess { return accessAt(g.base, g.rules, r.Path) })
-			if !slices.ContainsFunc(rules, func(o api.PathRule) bool { return o.Path == r.Path }) {
-				rules = append(rules, api.PathRule{Path: r.Path, Access: a})
+			a := widest(func(g grant) api.PathAccess { return rules.AccessAt(g.base, g.rules, r.Path) })
+			if !slices.ContainsFunc(set, func(o api.PathRule) bool { return o.Path == r.Path }) {
+				set = append(set, api.PathRule{Path: r.Path, Access: a})
 			}
 		}
 	}
-	return base, simplify(base, rules)
+	return base, rules.SimplifyPathRules(base, set)
 }
 
 // checkPathRules judges the syntax of the request's path rules.
 func checkPathRules(d *decision) *api.Error {
 	w := d.spec.Workspace
 	var err *api.Error
-	if w.Rules, err = cleanPathRules("workspace.rules", accessOf(w.ReadOnly), w.Rules); err != nil {
+	if w.Rules, err = rules.CleanPathRules("workspace.rules", rules.MountAccess(w.ReadOnly), w.Rules); err != nil {
 		return err
 	}
 	for i := range d.spec.Mounts {
 		m := &d.spec.Mounts[i]
-		if m.Rules, err = cleanPathRules(at("mounts", i)+".rules", accessOf(m.ReadOnly), m.Rules); err != nil {
+		if m.Rules, err = rules.CleanPathRules(rules.ElementAt("mounts", i)+".rules", rules.MountAccess(m.ReadOnly), m.Rules); err != nil {
 			return err
 		}
 	}
@@ -109,12 +110,12 @@ func checkReach(d *decision) *api.Error {
 		return err
 	}
 	for i, m := range d.spec.Mounts {
-		if err := d.reach(at("mounts", i)+".target", m.Target); err != nil {
+		if err := d.reach(rules.ElementAt("mounts", i)+".target", m.Target); err != nil {
 			return err
 		}
 	}
 	for i, f := range d.spec.Files {
-		if err := d.reach(at("files", i)+".path", f.Path); err != nil {
+		if err := d.reach(rules.ElementAt("files", i)+".path", f.Path); err != nil {
 			return err
 		}
 	}
@@ -122,19 +123,19 @@ func checkReach(d *decision) *api.Error {
 }
 
 func (d *decision) reach(field, target string) *api.Error {
-	refuse := func(of, at string, rules []api.PathRule) *api.Error {
+	refuse := func(of, at string, set []api.PathRule) *api.Error {
 		rel, ok := strings.CutPrefix(target, at+"/")
-		if !ok || accessAt(api.AccessWrite, rules, rel) != api.AccessNone {
+		if !ok || rules.AccessAt(api.AccessWrite, set, rel) != api.AccessNone {
 			return nil
 		}
-		return api.Invalid(field, "%s %s lies where %s allows no access", field, show(target), of).
+		return api.Invalid(field, "%s %s lies where %s allows no access", field, rules.Quote(target), of).
 			WithHint("choose another path, or leave the rule out")
 	}
 	if err := refuse("workspace.rules", d.spec.Workspace.Path, d.spec.Workspace.Rules); err != nil {
 		return err
 	}
 	for i, m := range d.spec.Mounts {
-		if err := refuse(at("mounts", i)+".rules", m.Target, m.Rules); err != nil {
+		if err := refuse(rules.ElementAt("mounts", i)+".rules", m.Target, m.Rules); err != nil {
 			return err
 		}
 	}
@@ -146,7 +147,7 @@ func (d *decision) reach(field, target string) *api.Error {
 func checkGlobs(d *decision) *api.Error {
 	for i, m := range d.spec.Mounts {
 		if len(m.Globs) > 0 {
-			return d.noGlobs(at("mounts", i) + ".globs")
+			return d.noGlobs(rules.ElementAt("mounts", i) + ".globs")
 		}
 	}
 	if len(d.spec.Workspace.Globs) > 0 {

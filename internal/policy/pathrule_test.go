@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 const (
@@ -19,9 +20,9 @@ const (
 )
 
 // accessOf is the access to p in plain words: the longest rule that holds it.
-func accessOf(base api.PathAccess, rules []api.PathRule, p string) api.PathAccess {
+func accessOf(base api.PathAccess, set []api.PathRule, p string) api.PathAccess {
 	for ; p != "."; p = path.Dir(p) {
-		for _, r := range rules {
+		for _, r := range set {
 			if path.Clean(r.Path) == p {
 				return r.Access
 			}
@@ -32,9 +33,9 @@ func accessOf(base api.PathAccess, rules []api.PathRule, p string) api.PathAcces
 
 func rank(a api.PathAccess) int { return strings.Index("none ro rw", string(a)) }
 
-func withRules(source string, readOnly bool, rules ...api.PathRule) api.SandboxSpec {
+func withRules(source string, readOnly bool, set ...api.PathRule) api.SandboxSpec {
 	s := mount(source, readOnly)
-	s.Mounts[0].Rules = rules
+	s.Mounts[0].Rules = set
 	return s
 }
 
@@ -43,7 +44,7 @@ func TestPathRulesAreCleanedAndSorted(t *testing.T) {
 		api.PathRule{Path: "src/generated/", Access: rw}, api.PathRule{Path: "./src", Access: ro}, api.PathRule{Path: "plain", Access: rw},
 		api.PathRule{Path: "src/x", Access: ro}, api.PathRule{Path: "a//b", Access: no},
 	)
-	p := decide(t, spec, root, policy.Rules{})
+	p := decide(t, spec, root, rules.Rules{})
 	want := []api.PathRule{{Path: "a/b", Access: no}, {Path: "src", Access: ro}, {Path: "src/generated", Access: rw}}
 	if got := p.Spec().Mounts[0].Rules; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v", got)
@@ -75,10 +76,10 @@ func TestPathRulesRefused(t *testing.T) {
 		"a path too far": {false, []api.PathRule{{Path: strings.Repeat("x", 5000), Access: no}}, want{code: api.CodeInvalid, field: "mounts[0].rules[0].path"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := policy.Decide(policy.Request{Spec: withRules("/data", c.readOnly, c.rules...), Facts: facts()}, root, policy.Rules{})
+			_, err := policy.Decide(policy.Request{Spec: withRules("/data", c.readOnly, c.rules...), Facts: facts()}, root, rules.Rules{})
 			c.w.check(t, err)
 			w := api.SandboxSpec{Workspace: &api.Workspace{ReadOnly: c.readOnly, Rules: c.rules}}
-			_, err = policy.Decide(policy.Request{Spec: w, Facts: facts()}, root, policy.Rules{})
+			_, err = policy.Decide(policy.Request{Spec: w, Facts: facts()}, root, rules.Rules{})
 			c.w.field = strings.Replace(c.w.field, "mounts[0]", "workspace", 1)
 			c.w.check(t, err)
 		})
@@ -88,26 +89,26 @@ func TestPathRulesRefused(t *testing.T) {
 func TestGlobsAreRefusedByName(t *testing.T) {
 	spec := mount("/data", true)
 	spec.Mounts[0].Globs = []api.PathGlob{{Pattern: "**/.env", Access: no}}
-	_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, policy.Rules{})
+	_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, rules.Rules{})
 	want{code: api.CodeUnsupported, field: "mounts[0].globs", says: "mounts[0].rules"}.check(t, err)
 	spec = api.SandboxSpec{Workspace: &api.Workspace{Globs: []api.PathGlob{{Pattern: "*", Access: ro}}}}
-	_, err = policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, policy.Rules{})
+	_, err = policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, rules.Rules{})
 	want{code: api.CodeUnsupported, field: "workspace.globs"}.check(t, err)
 }
 
 func TestNothingIsPutWhereNobodyGetsIn(t *testing.T) {
 	spec := withRules("/data", false, api.PathRule{Path: "s", Access: no})
 	spec.Mounts = append(spec.Mounts, api.Mount{Source: "/datax", Target: "/m/s/sub"})
-	_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, policy.Rules{})
+	_, err := policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, rules.Rules{})
 	want{code: api.CodeInvalid, field: "mounts[1].target", says: "mounts[0].rules"}.check(t, err)
 	spec = withRules("/data", false, api.PathRule{Path: "s", Access: no})
 	spec.Files = []api.File{{Path: "/m/s/f"}}
-	_, err = policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, policy.Rules{})
+	_, err = policy.Decide(policy.Request{Spec: spec, Facts: facts()}, root, rules.Rules{})
 	want{code: api.CodeInvalid, field: "files[0].path"}.check(t, err)
 }
 
 func TestRulesOfGrants(t *testing.T) {
-	rules := mustParse(t, `mounts: [{root: /data, write: true, rules: [{path: in/secrets, access: none}, {path: in/lib, access: ro}, {path: shut, access: none}]}]`)
+	set := mustParse(t, `mounts: [{root: /data, write: true, rules: [{path: in/secrets, access: none}, {path: in/lib, access: ro}, {path: shut, access: none}]}]`)
 	for name, c := range map[string]struct {
 		source   string
 		readOnly bool
@@ -123,7 +124,7 @@ func TestRulesOfGrants(t *testing.T) {
 	} {
 		for who, caller := range map[string]policy.Caller{"tenant": tenant, "root": root} {
 			t.Run(name+"/"+who, func(t *testing.T) {
-				got := decide(t, withRules(c.source, c.readOnly, c.asked...), caller, rules).Spec().Mounts[0].Rules
+				got := decide(t, withRules(c.source, c.readOnly, c.asked...), caller, set).Spec().Mounts[0].Rules
 				if !reflect.DeepEqual(got, c.want) {
 					t.Errorf("got %v, want %v", got, c.want)
 				}
@@ -133,14 +134,14 @@ func TestRulesOfGrants(t *testing.T) {
 	f := facts()
 	f.Dirs["/data/shut/x"] = dir("/data/shut/x", 0)
 	f.Dirs["/data/in/lib"] = dir("/data/in/lib", 0)
-	want{code: api.CodeDenied, rule: "mounts"}.check(t, decideDir(t, "/data/shut/x", true, f, tenant, rules))
-	want{code: api.CodeDenied, rule: "mounts"}.check(t, decideDir(t, "/data/in/lib", false, f, root, rules))
-	if err := decideDir(t, "/data/in/lib", true, f, tenant, rules); err != nil {
+	want{code: api.CodeDenied, rule: "mounts"}.check(t, decideDir(t, "/data/shut/x", true, f, tenant, set))
+	want{code: api.CodeDenied, rule: "mounts"}.check(t, decideDir(t, "/data/in/lib", false, f, root, set))
+	if err := decideDir(t, "/data/in/lib", true, f, tenant, set); err != nil {
 		t.Error(err)
 	}
 	// A grant without rules gives more, and counts.
-	rules.Mounts = append(rules.Mounts, policy.MountRule{Root: "/data/in"})
-	if got := decide(t, withRules("/data/in", false), tenant, rules).Spec().Mounts[0].Rules; !reflect.DeepEqual(got, []api.PathRule{{Path: "lib", Access: ro}, {Path: "secrets", Access: ro}}) {
+	set.Mounts = append(set.Mounts, rules.MountRule{Root: "/data/in"})
+	if got := decide(t, withRules("/data/in", false), tenant, set).Spec().Mounts[0].Rules; !reflect.DeepEqual(got, []api.PathRule{{Path: "lib", Access: ro}, {Path: "secrets", Access: ro}}) {
 		t.Errorf("two grants: %v", got)
 	}
 	for text, field := range map[string]string{
@@ -149,7 +150,7 @@ func TestRulesOfGrants(t *testing.T) {
 		"{root: /d, rules: [{path: a, access: none}, {path: a/b, access: ro}]}":                "mounts[0].rules[1].path",
 		"{root: /d, write: true, rules: [{path: a, access: none}, {path: ./a, access: none}]}": "mounts[0].rules[1].path",
 	} {
-		_, err := policy.ParseRules([]byte("mounts: [" + text + "]"))
+		_, err := rules.ParseRules([]byte("mounts: [" + text + "]"))
 		want{code: api.CodeInvalid, field: field}.check(t, err)
 	}
 }
@@ -173,18 +174,18 @@ func TestStricterRuleWins(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		base := pick(r, ro, rw)
 		asked := draw(r, base)
-		var rules policy.Rules
+		var set rules.Rules
 		for range 1 + r.IntN(2) {
-			m := policy.MountRule{Root: "/data", Write: true}
+			m := rules.MountRule{Root: "/data", Write: true}
 			for _, g := range draw(r, rw) {
-				m.Rules = append(m.Rules, policy.PathRule{Path: g.Path, Access: g.Access})
+				m.Rules = append(m.Rules, rules.PathRule{Path: g.Path, Access: g.Access})
 			}
-			rules.Mounts = append(rules.Mounts, m)
+			set.Mounts = append(set.Mounts, m)
 		}
-		got := decide(t, withRules("/data", base == ro, asked...), pick(r, tenant, root), rules).Spec().Mounts[0].Rules
+		got := decide(t, withRules("/data", base == ro, asked...), pick(r, tenant, root), set).Spec().Mounts[0].Rules
 		for _, p := range append(names, "c", "a/a/a/x") {
 			widest := no
-			for _, m := range rules.Mounts {
+			for _, m := range set.Mounts {
 				var g []api.PathRule
 				for _, x := range m.Rules {
 					g = append(g, api.PathRule{Path: x.Path, Access: x.Access})
@@ -198,7 +199,7 @@ func TestStricterRuleWins(t *testing.T) {
 				want, narrowed = widest, narrowed+1
 			}
 			if have := accessOf(base, got, p); have != want {
-				t.Fatalf("%s is %s, want %s: asked %v of a mount %s, grants %+v, in force %v", p, have, want, asked, base, rules.Mounts, got)
+				t.Fatalf("%s is %s, want %s: asked %v of a mount %s, grants %+v, in force %v", p, have, want, asked, base, set.Mounts, got)
 			}
 		}
 	}

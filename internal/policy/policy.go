@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Request is a request to decide, with the facts about it.
@@ -102,14 +103,14 @@ type decision struct {
 	facts  Facts
 	held   bool
 	caller Caller
-	rules  Rules
+	rules  rules.Rules
 	// spec becomes what is granted.
 	spec api.SandboxSpec
 	// demanded holds the limits that were requested or set by a rule.
 	demanded   map[string]bool
 	adjusted   []api.Adjustment
 	unenforced []api.Unenforced
-	profile    profile
+	profile    rules.Profile
 	engine     api.EngineReport
 	mounts     []HostDir
 	skills     []HostDir
@@ -193,8 +194,8 @@ func steps() []step {
 // Decide grants a request, with defaults filled in, or returns why not. The error is always a
 // *api.Error. Decide changes none of its arguments, and the same arguments always give the same
 // answer. Deciding a granted spec again grants it unchanged.
-func Decide(req Request, caller Caller, rules Rules) (Permit, error) {
-	p, err := begin(req, caller, rules).finish(func(string, *api.Error) {})
+func Decide(req Request, caller Caller, set rules.Rules) (Permit, error) {
+	p, err := begin(req, caller, set).finish(func(string, *api.Error) {})
 	if err != nil {
 		return Permit{}, err
 	}
@@ -202,13 +203,13 @@ func Decide(req Request, caller Caller, rules Rules) (Permit, error) {
 }
 
 // begin returns the initial state of one decision.
-func begin(req Request, caller Caller, rules Rules) *decision {
+func begin(req Request, caller Caller, set rules.Rules) *decision {
 	return &decision{
 		facts:    req.Facts,
 		held:     req.Held,
 		setup:    req.Setup,
 		caller:   caller,
-		rules:    rules,
+		rules:    set,
 		spec:     cloneSpec(req.Spec),
 		demanded: map[string]bool{},
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // TestPrecedence tries every combination of who has a say in a value: what a
@@ -71,19 +72,19 @@ func TestPrecedence(t *testing.T) {
 
 // TestSettingsOfTheOperator are those for all profiles.
 func TestSettingsOfTheOperator(t *testing.T) {
-	rules := mustParse(t, "defaults: {profile: default, limits: {timeout: 10m, memory: 1GiB}}")
-	s := decide(t, api.SandboxSpec{}, tenant, rules)
+	set := mustParse(t, "defaults: {profile: default, limits: {timeout: 10m, memory: 1GiB}}")
+	s := decide(t, api.SandboxSpec{}, tenant, set)
 	if s.Profile() != "default" || s.Limits().TimeoutMS != 120_000 || s.Limits().MemoryBytes != 1<<30 {
 		t.Errorf("granted %s with %+v; a setting over a ceiling is the ceiling", s.Profile(), s.Limits())
 	}
-	if info := policy.InfoOf(tenant, rules); info.DefaultProfile != "default" {
+	if info := policy.InfoOf(tenant, set); info.DefaultProfile != "default" {
 		t.Errorf("info says that the default profile is %s", info.DefaultProfile)
 	}
 	for text, key := range map[string]string{
 		"defaults: {profile: nope}": "defaults.profile", "defaults: {image: 'a b'}": "defaults.image", "defaults: {limits: {pids: -1}}": "defaults.limits.pids",
 		"defaults: {limits: {memory: 1}}": "defaults.limits.memory", "defaults: {network: on}": "defaults.network",
 	} {
-		_, err := policy.ParseRules([]byte(text))
+		_, err := rules.ParseRules([]byte(text))
 		want{code: api.CodeInvalid, field: key}.check(t, err)
 	}
 	got := policy.CheckFile([]byte("defaults: {limits: {memory: 1GiB}}\nprofiles: {mine: {defaults: {memory: 2GiB}}}"))
@@ -100,7 +101,7 @@ func TestNullIsNotAbsent(t *testing.T) {
 		"profiles: {x: {locked: null}}": "profiles.x.locked", "profiles: {x: {clamp: }}": "profiles.x.clamp", "names: {force: ~}": "names.force",
 		"mounts: [{root: /a, write: }]": "mounts[0].write", "profiles: {x: {defaults: {max_output: }}}": "profiles.x.defaults.max_output", "images: [null]": "images[0]",
 	} {
-		_, err := policy.ParseRules([]byte(text))
+		_, err := rules.ParseRules([]byte(text))
 		want{code: api.CodeInvalid, field: key, says: "no value"}.check(t, err)
 	}
 	mustParse(t, "max_sandboxes: null\nprofiles: {x: {defaults: {workspace: , workspace_inodes: null}}}\nmounts:\nimages:\n")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Limits of a managed process.
@@ -42,7 +43,7 @@ func (p ProcessPermit) Spec() api.ProcessSpec {
 // DecideProcess grants the start of one managed process in a sandbox with these settings, or
 // returns why not. The error is always a *api.Error. The sandbox's timeout applies only to execs: a
 // managed process has a timeout only if the request sets one.
-func DecideProcess(spec api.ProcessSpec, in Settings, caller Caller, rules Rules) (ProcessPermit, error) {
+func DecideProcess(spec api.ProcessSpec, in Settings, caller Caller, set rules.Rules) (ProcessPermit, error) {
 	if err := NoOutputChars(spec.ExecRequest); err != nil {
 		return ProcessPermit{}, err
 	}
@@ -51,7 +52,7 @@ func DecideProcess(spec api.ProcessSpec, in Settings, caller Caller, rules Rules
 			WithHint("leave cancel_with_caller out, or run the program as an exec")
 	}
 	asked := spec.TimeoutMS
-	exec, err := DecideExec(spec.ExecRequest, in, caller, rules)
+	exec, err := DecideExec(spec.ExecRequest, in, caller, set)
 	if err != nil {
 		return ProcessPermit{}, err
 	}
@@ -71,7 +72,7 @@ func DecideProcess(spec api.ProcessSpec, in Settings, caller Caller, rules Rules
 
 func processName(s *api.ProcessSpec) *api.Error {
 	if len(s.Name) > maxProcessName || strings.ContainsFunc(s.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return api.Invalid("name", "the name %s cannot be shown", show(s.Name)).
+		return api.Invalid("name", "the name %s cannot be shown", rules.Quote(s.Name)).
 			WithHint("at most %d bytes without control characters", maxProcessName)
 	}
 	return nil
@@ -83,7 +84,7 @@ func processOutput(s *api.ProcessSpec) *api.Error {
 		s.OnFull = api.OnFullDrop
 	case api.OnFullDrop, api.OnFullBlock:
 	default:
-		return api.Invalid("on_full", "there is no way %s to go on when the output is full", show(string(s.OnFull))).WithHint("drop or block")
+		return api.Invalid("on_full", "there is no way %s to go on when the output is full", rules.Quote(string(s.OnFull))).WithHint("drop or block")
 	}
 	return nil
 }
@@ -97,7 +98,7 @@ func processRestart(s *api.ProcessSpec) *api.Error {
 	switch r.Policy {
 	case api.RestartNever, api.RestartOnFailure, api.RestartAlways:
 	default:
-		return api.Invalid("restart.policy", "there is no restart policy %s", show(string(r.Policy))).WithHint("never, on-failure or always")
+		return api.Invalid("restart.policy", "there is no restart policy %s", rules.Quote(string(r.Policy))).WithHint("never, on-failure or always")
 	}
 	if r.MaxRestarts < 0 || r.MaxRestarts > maxRestarts {
 		return api.Invalid("restart.max_restarts", "%d restarts were asked for", r.MaxRestarts).WithHint("0 (no bound) to %d", maxRestarts)
@@ -133,10 +134,10 @@ func processReady(s *api.ProcessSpec) *api.Error {
 	if r.Log != "" {
 		given++
 		if len(r.Log) > maxReadyLog {
-			return tooLarge("ready.log", "the expression has %d bytes", len(r.Log)).WithHint("at most %d", maxReadyLog)
+			return rules.TooLarge("ready.log", "the expression has %d bytes", len(r.Log)).WithHint("at most %d", maxReadyLog)
 		}
 		if _, err := regexp.Compile(r.Log); err != nil {
-			return api.Invalid("ready.log", "%s is no regular expression: %w", show(r.Log), err).
+			return api.Invalid("ready.log", "%s is no regular expression: %w", rules.Quote(r.Log), err).
 				WithHint("write one in RE2's syntax, such as `listening on .*`, or escape what is meant as it stands")
 		}
 	}
@@ -147,7 +148,7 @@ func processReady(s *api.ProcessSpec) *api.Error {
 		}
 		if len(h.Path) > maxReadyPath || strings.ContainsFunc(h.Path, func(c rune) bool { return c <= ' ' || c >= 0x7f }) ||
 			h.Path != "" && h.Path[0] != '/' {
-			return api.Invalid("ready.http.path", "%s is no path of a request", show(h.Path)).WithHint("such as /health, percent-encoded")
+			return api.Invalid("ready.http.path", "%s is no path of a request", rules.Quote(h.Path)).WithHint("such as /health, percent-encoded")
 		}
 	}
 	if given != 1 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func shellSpec(s api.ProcessSpec) api.ProcessSpec {
@@ -15,9 +16,9 @@ func shellSpec(s api.ProcessSpec) api.ProcessSpec {
 }
 
 func TestProcessDefaults(t *testing.T) {
-	in := decide(t, api.SandboxSpec{Name: "box", Profile: "default"}, operator, policy.Rules{}).Settings()
+	in := decide(t, api.SandboxSpec{Name: "box", Profile: "default"}, operator, rules.Rules{}).Settings()
 	asked := shellSpec(api.ProcessSpec{Ready: &api.Readiness{Port: 80}, Restart: &api.Restart{Policy: api.RestartAlways, BackoffMS: 60_000}})
-	p, err := policy.DecideProcess(asked, in, operator, policy.Rules{})
+	p, err := policy.DecideProcess(asked, in, operator, rules.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,18 +39,18 @@ func TestProcessDefaults(t *testing.T) {
 	if asked.Ready.TimeoutMS != 0 || asked.Restart.MaxBackoffMS != 0 {
 		t.Error("the request was changed")
 	}
-	again, err := policy.DecideProcess(got, in, operator, policy.Rules{})
+	again, err := policy.DecideProcess(got, in, operator, rules.Rules{})
 	if err != nil || !reflect.DeepEqual(again.Spec(), got) {
 		t.Errorf("deciding the granted spec again: %+v, %v", again.Spec(), err)
 	}
 	asked.TimeoutMS = new(int64(1500))
-	if p, err = policy.DecideProcess(asked, in, operator, policy.Rules{}); err != nil || p.Timeout() != 1500*time.Millisecond {
+	if p, err = policy.DecideProcess(asked, in, operator, rules.Rules{}); err != nil || p.Timeout() != 1500*time.Millisecond {
 		t.Errorf("a timeout that was asked for is %v, %v", p.Timeout(), err)
 	}
 }
 
 func TestProcessRefusals(t *testing.T) {
-	in := decide(t, api.SandboxSpec{Name: "box"}, operator, policy.Rules{}).Settings()
+	in := decide(t, api.SandboxSpec{Name: "box"}, operator, rules.Rules{}).Settings()
 	const invalid, large = api.CodeInvalid, api.CodeTooLarge
 	type spec = api.ProcessSpec
 	ready := func(r api.Readiness) spec { return spec{Ready: &r} }
@@ -79,50 +80,50 @@ func TestProcessRefusals(t *testing.T) {
 		"ready pause":     {ready(api.Readiness{Port: 1, IntervalMS: -1}), want{invalid, "ready.interval_ms", "", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := policy.DecideProcess(shellSpec(c.spec), in, operator, policy.Rules{})
+			p, err := policy.DecideProcess(shellSpec(c.spec), in, operator, rules.Rules{})
 			if p.Valid() {
 				t.Error("valid although refused")
 			}
 			c.want.check(t, err)
 		})
 	}
-	_, err := policy.DecideProcess(api.ProcessSpec{}, in, operator, policy.Rules{})
+	_, err := policy.DecideProcess(api.ProcessSpec{}, in, operator, rules.Rules{})
 	want{code: api.CodeInvalid, field: "argv"}.check(t, err)
-	_, err = policy.DecideProcess(shellSpec(api.ProcessSpec{}), in, tenant, policy.Rules{})
+	_, err = policy.DecideProcess(shellSpec(api.ProcessSpec{}), in, tenant, rules.Rules{})
 	want{code: api.CodeNotFound, says: `"box"`}.check(t, err)
 }
 
 func TestLeases(t *testing.T) {
 	const invalid = api.CodeInvalid
-	rules := mustParse(t, "profiles: {short: {defaults: {idle: 10m}, ceilings: {lifetime: 2h, idle: 1h}, clamp: [limits.idle_ms]}}\nretention: {for: 1h, count: 5}")
-	if *rules.Retention.For != policy.Duration(time.Hour) || rules.Retention.Count != 5 {
-		t.Errorf("retention %+v", rules.Retention)
+	set := mustParse(t, "profiles: {short: {defaults: {idle: 10m}, ceilings: {lifetime: 2h, idle: 1h}, clamp: [limits.idle_ms]}}\nretention: {for: 1h, count: 5}")
+	if *set.Retention.For != rules.Duration(time.Hour) || set.Retention.Count != 5 {
+		t.Errorf("retention %+v", set.Retention)
 	}
 	short := func(l api.Limits) api.SandboxSpec { return api.SandboxSpec{Profile: "short", Limits: l} }
 	// Under a ceiling nothing is unlimited.
-	if l := decide(t, short(api.Limits{}), tenant, rules).Limits(); l.LifetimeMS != 7_200_000 || l.IdleMS != 600_000 {
+	if l := decide(t, short(api.Limits{}), tenant, set).Limits(); l.LifetimeMS != 7_200_000 || l.IdleMS != 600_000 {
 		t.Errorf("defaults are %d and %d", l.LifetimeMS, l.IdleMS)
 	}
-	if p := decide(t, short(api.Limits{IdleMS: 7_200_000}), tenant, rules); p.Limits().IdleMS != 3_600_000 || len(p.Adjusted()) != 1 {
+	if p := decide(t, short(api.Limits{IdleMS: 7_200_000}), tenant, set); p.Limits().IdleMS != 3_600_000 || len(p.Adjusted()) != 1 {
 		t.Errorf("clamped to %d, adjusted %+v", p.Limits().IdleMS, p.Adjusted())
 	}
-	_, err := policy.Decide(policy.Request{Spec: short(api.Limits{LifetimeMS: 7_200_001}), Facts: facts()}, tenant, rules)
+	_, err := policy.Decide(policy.Request{Spec: short(api.Limits{LifetimeMS: 7_200_001}), Facts: facts()}, tenant, set)
 	want{api.CodeDenied, "limits.lifetime_ms", "profiles.short.ceilings.lifetime", "2h"}.check(t, err)
-	_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Limits: api.Limits{IdleMS: 5}}, Facts: facts()}, operator, policy.Rules{})
+	_, err = policy.Decide(policy.Request{Spec: api.SandboxSpec{Limits: api.Limits{IdleMS: 5}}, Facts: facts()}, operator, rules.Rules{})
 	want{code: invalid, field: "limits.idle_ms"}.check(t, err)
 
 	transient := api.SandboxSpec{Transient: true}
-	_, err = policy.Decide(policy.Request{Spec: transient, Facts: facts()}, operator, policy.Rules{})
+	_, err = policy.Decide(policy.Request{Spec: transient, Facts: facts()}, operator, rules.Rules{})
 	want{code: invalid, field: "transient", says: "hold"}.check(t, err)
-	if _, err = policy.Decide(policy.Request{Spec: transient, Facts: facts(), Held: true}, operator, policy.Rules{}); err != nil {
+	if _, err = policy.Decide(policy.Request{Spec: transient, Facts: facts(), Held: true}, operator, rules.Rules{}); err != nil {
 		t.Errorf("held: %v", err)
 	}
 	transient.Limits.IdleMS = 60_000
-	if p := decide(t, transient, operator, policy.Rules{}); !p.Spec().Transient || !*p.Spec().Persistent {
+	if p := decide(t, transient, operator, rules.Rules{}); !p.Spec().Transient || !*p.Spec().Persistent {
 		t.Errorf("granted %+v", p.Spec())
 	}
 	for _, bad := range []string{"retention: {count: -1}", "retention: {for: -1h}", "retention: {days: 3}"} {
-		if _, err := policy.ParseRules([]byte(bad)); err == nil {
+		if _, err := rules.ParseRules([]byte(bad)); err == nil {
 			t.Errorf("%s was taken", bad)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Limits of a program.
@@ -45,10 +46,10 @@ func CheckProgram(s api.ProgramSpec) error {
 func programSandbox(s api.ProgramSpec) *api.Error {
 	switch {
 	case s.IdempotencyKey != "" && !api.ValidIdempotencyKey(s.IdempotencyKey):
-		return api.Invalid("idempotency_key", "idempotency_key %s is not valid", show(s.IdempotencyKey)).
+		return api.Invalid("idempotency_key", "idempotency_key %s is not valid", rules.Quote(s.IdempotencyKey)).
 			WithHint("1 to %d printable ASCII characters, no space among them", api.MaxIdempotencyKey)
 	case s.Name != "" && !api.ValidName(s.Name):
-		return api.Invalid("name", "name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
+		return api.Invalid("name", "name %s is not valid", rules.Quote(s.Name)).WithHint("%s", rules.NameHint())
 	case s.Spec == nil && s.Sandbox == "":
 		return api.Invalid("spec", "the program has no sandbox").WithHint("set spec, which may be empty, for one of its own; or sandbox, for one that exists")
 	case s.Spec != nil && s.Sandbox != "":
@@ -79,7 +80,7 @@ func programPhases(s api.ProgramSpec) *api.Error {
 		case len(p.phase.Commands) == 0:
 			return api.Invalid(p.name+".commands", "%s has no command", p.name).WithHint("name one, or leave the phase out; run must have one")
 		case len(p.phase.Commands) > maxProgramCommands:
-			return tooLarge(p.name+".commands", "%s has %d commands", p.name, len(p.phase.Commands)).WithHint("at most %d; write a script", maxProgramCommands)
+			return rules.TooLarge(p.name+".commands", "%s has %d commands", p.name, len(p.phase.Commands)).WithHint("at most %d; write a script", maxProgramCommands)
 		case !setup && (p.phase.Network != "" || p.phase.Egress != nil):
 			return api.Invalid(p.name+".network", "%s has no network of its own", p.name).WithHint("only setup may; what leaves later is in spec")
 		case setup && s.Sandbox != "" && (p.phase.Network != "" || p.phase.Egress != nil):
@@ -88,13 +89,13 @@ func programPhases(s api.ProgramSpec) *api.Error {
 		case p.name != api.PhaseSetup && p.name != api.PhasePostSetup && p.phase.Snapshot != "":
 			return api.Invalid(p.name+".snapshot", "no snapshot is made after %s", p.name).WithHint("only setup and post_setup are worth one: nothing of the rollout is there yet")
 		case p.phase.Snapshot != "" && !api.ValidName(p.phase.Snapshot):
-			return api.Invalid(p.name+".snapshot", "%s cannot name a snapshot", show(p.phase.Snapshot)).WithHint("%s", nameHint())
+			return api.Invalid(p.name+".snapshot", "%s cannot name a snapshot", rules.Quote(p.phase.Snapshot)).WithHint("%s", rules.NameHint())
 		}
 		if err := programTimeout(p.name+".timeout_ms", p.phase.TimeoutMS); err != nil {
 			return err
 		}
 		for i, c := range p.phase.Commands {
-			if err := programTimeout(at(p.name+".commands", i)+".timeout_ms", c.TimeoutMS); err != nil {
+			if err := programTimeout(rules.ElementAt(p.name+".commands", i)+".timeout_ms", c.TimeoutMS); err != nil {
 				return err
 			}
 		}
@@ -106,28 +107,28 @@ func programPhases(s api.ProgramSpec) *api.Error {
 }
 
 func programTimeout(field string, ms int64) *api.Error {
-	if ms < 0 || ms > maxTimeoutMS {
-		return api.Invalid(field, "%s is %d", field, ms).WithHint("0 is the default of the phase; at most %d", int64(maxTimeoutMS))
+	if ms < 0 || ms > rules.MaxTimeoutMS {
+		return api.Invalid(field, "%s is %d", field, ms).WithHint("0 is the default of the phase; at most %d", int64(rules.MaxTimeoutMS))
 	}
 	return nil
 }
 
 func programHandlers(s api.ProgramSpec) *api.Error {
 	if len(s.Handlers) > maxProgramHandlers || len(s.Channels) > maxProgramChannels {
-		return tooLarge("handlers", "there are %d handlers and %d channels", len(s.Handlers), len(s.Channels)).WithHint("at most %d and %d", maxProgramHandlers, maxProgramChannels)
+		return rules.TooLarge("handlers", "there are %d handlers and %d channels", len(s.Handlers), len(s.Channels)).WithHint("at most %d and %d", maxProgramHandlers, maxProgramChannels)
 	}
 	seen := map[string]bool{}
 	for i, h := range s.Handlers {
-		field := at("handlers", i)
+		field := rules.ElementAt("handlers", i)
 		switch {
 		case !api.ValidName(h.Name):
-			return api.Invalid(field+".name", "handler name %s is not valid", show(h.Name)).WithHint("%s", nameHint())
+			return api.Invalid(field+".name", "handler name %s is not valid", rules.Quote(h.Name)).WithHint("%s", rules.NameHint())
 		case seen[h.Name]:
 			return api.Invalid(field+".name", "there are two handlers named %s", h.Name).WithHint("give each a name of its own")
 		case len(h.Commands) == 0 && !h.Wait:
 			return api.Invalid(field, "handler %s does nothing", h.Name).WithHint("name commands, or set wait")
 		case len(h.Commands) > maxProgramCommands:
-			return tooLarge(field+".commands", "the handler has %d commands", len(h.Commands)).WithHint("at most %d", maxProgramCommands)
+			return rules.TooLarge(field+".commands", "the handler has %d commands", len(h.Commands)).WithHint("at most %d", maxProgramCommands)
 		}
 		seen[h.Name] = true
 		if err := programTimeout(field+".timeout_ms", h.TimeoutMS); err != nil {
@@ -139,17 +140,17 @@ func programHandlers(s api.ProgramSpec) *api.Error {
 
 func programFiles(s api.ProgramSpec) *api.Error {
 	if n := len(s.Files) + len(s.State); n > maxProgramFiles || len(s.Dirs) > maxProgramDirs {
-		return tooLarge("files", "there are %d files and %d directories", n, len(s.Dirs)).WithHint("at most %d and %d; put more into one archive", maxProgramFiles, maxProgramDirs)
+		return rules.TooLarge("files", "there are %d files and %d directories", n, len(s.Dirs)).WithHint("at most %d and %d; put more into one archive", maxProgramFiles, maxProgramDirs)
 	}
 	for name, list := range map[string][]api.File{"files": s.Files, "state": s.State} {
 		for i, f := range list {
-			if err := programPath(at(name, i)+".path", f.Path); err != nil {
+			if err := programPath(rules.ElementAt(name, i)+".path", f.Path); err != nil {
 				return err
 			}
 		}
 	}
 	for i, d := range s.Dirs {
-		if err := programPath(at("dirs", i)+".path", d.Path); err != nil {
+		if err := programPath(rules.ElementAt("dirs", i)+".path", d.Path); err != nil {
 			return err
 		}
 	}
@@ -158,7 +159,7 @@ func programFiles(s api.ProgramSpec) *api.Error {
 
 func programOutputs(s api.ProgramSpec) *api.Error {
 	if len(s.Outputs) > maxProgramOutputs {
-		return tooLarge("outputs", "%d outputs were asked for", len(s.Outputs)).WithHint("at most %d; pack them into one archive", maxProgramOutputs)
+		return rules.TooLarge("outputs", "%d outputs were asked for", len(s.Outputs)).WithHint("at most %d; pack them into one archive", maxProgramOutputs)
 	}
 	if s.ScoreFile != "" {
 		if err := programPath("score_file", s.ScoreFile); err != nil {
@@ -167,7 +168,7 @@ func programOutputs(s api.ProgramSpec) *api.Error {
 	}
 	var total int64
 	for i, o := range s.Outputs {
-		field := at("outputs", i)
+		field := rules.ElementAt("outputs", i)
 		if err := programPath(field+".path", o.Path); err != nil {
 			return err
 		}
@@ -178,14 +179,14 @@ func programOutputs(s api.ProgramSpec) *api.Error {
 			o.MaxBytes = api.DefaultProgramOutput
 		}
 		if total += o.MaxBytes; total > maxProgramBytes {
-			return tooLarge("outputs", "the outputs may have more than %d bytes together", maxProgramBytes).WithHint("lower their max_bytes, or keep the sandbox and read them from there")
+			return rules.TooLarge("outputs", "the outputs may have more than %d bytes together", maxProgramBytes).WithHint("lower their max_bytes, or keep the sandbox and read them from there")
 		}
 	}
 	return nil
 }
 
 func programPath(field, p string) *api.Error {
-	clean, err := cleanAbs(field, p)
+	clean, err := rules.CleanAbs(field, p)
 	if err == nil && clean == "/" {
 		err = api.Invalid(field, "%s is the root", field).WithHint("name a file or directory below it")
 	}
@@ -195,8 +196,8 @@ func programPath(field, p string) *api.Error {
 // DecideProgram grants what a program does in a sandbox with these settings, or returns why not. It
 // decides every command of every phase before the first one begins. left is the sandbox's remaining
 // lifetime; 0 is no limit.
-func DecideProgram(s api.ProgramSpec, in Settings, left time.Duration, caller Caller, rules Rules) (ProgramPlan, error) {
-	d := programDecision{spec: s, in: in, caller: caller, rules: rules}
+func DecideProgram(s api.ProgramSpec, in Settings, left time.Duration, caller Caller, set rules.Rules) (ProgramPlan, error) {
+	d := programDecision{spec: s, in: in, caller: caller, rules: set}
 	for _, p := range []struct {
 		name  string
 		phase *api.ProgramPhase
@@ -214,7 +215,7 @@ func DecideProgram(s api.ProgramSpec, in Settings, left time.Duration, caller Ca
 		}
 	}
 	for i, h := range s.Handlers {
-		reqs, err := d.commands(at("handlers", i), api.PhaseHandlers, api.ProgramPhase{Commands: h.Commands, TimeoutMS: h.TimeoutMS})
+		reqs, err := d.commands(rules.ElementAt("handlers", i), api.PhaseHandlers, api.ProgramPhase{Commands: h.Commands, TimeoutMS: h.TimeoutMS})
 		if err != nil {
 			return ProgramPlan{}, err
 		}
@@ -226,8 +227,8 @@ func DecideProgram(s api.ProgramSpec, in Settings, left time.Duration, caller Ca
 	for i, c := range s.Channels {
 		c.Env, c.Phase = d.env(c.Env), api.PhaseChannels
 		c.Cwd, c.User = cmp.Or(c.Cwd, s.Cwd), cmp.Or(c.User, s.User)
-		if _, err := DecideProcess(c, in, caller, rules); err != nil {
-			return ProgramPlan{}, fieldBelow(at("channels", i), err)
+		if _, err := DecideProcess(c, in, caller, set); err != nil {
+			return ProgramPlan{}, fieldBelow(rules.ElementAt("channels", i), err)
 		}
 		d.plan.Channels = append(d.plan.Channels, c)
 	}
@@ -250,7 +251,7 @@ type programDecision struct {
 	spec   api.ProgramSpec
 	in     Settings
 	caller Caller
-	rules  Rules
+	rules  rules.Rules
 	plan   ProgramPlan
 }
 
@@ -295,7 +296,7 @@ func (d *programDecision) commands(field, phase string, p api.ProgramPhase) ([]a
 			permit, err = DecideExec(req, d.in, d.caller, d.rules)
 		}
 		if err != nil {
-			return nil, fieldBelow(at(field+".commands", i), err)
+			return nil, fieldBelow(rules.ElementAt(field+".commands", i), err)
 		}
 		d.declare(permit.Timeout())
 		out = append(out, req)
@@ -320,7 +321,7 @@ func fieldBelow(field string, err error) error {
 
 // NoProgram is the error for a program that does not exist, or not for the caller.
 func NoProgram(id string) *api.Error {
-	return api.Errorf(api.CodeNotFound, "there is no program %s", show(id)).WithHint("`cloche program ls` lists the ones that exist")
+	return api.Errorf(api.CodeNotFound, "there is no program %s", rules.Quote(id)).WithHint("`cloche program ls` lists the ones that exist")
 }
 
 // SeesProgram reports whether the caller can see a program, by its tenant and profile.

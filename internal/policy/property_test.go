@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // secretValue stands in environments and scripts; no error may hold it.
@@ -81,8 +82,8 @@ func randomSpec(r *rand.Rand) api.SandboxSpec {
 	return s
 }
 
-func randomRules(r *rand.Rand) policy.Rules {
-	var out policy.Rules
+func randomRules(r *rand.Rand) rules.Rules {
+	var out rules.Rules
 	if r.IntN(10) == 0 {
 		out.Enabled = new(false)
 	}
@@ -91,7 +92,7 @@ func randomRules(r *rand.Rand) policy.Rules {
 		out.Images = []string{pick(r, "debian:12", "al*")}
 	}
 	for range r.IntN(3) {
-		out.Mounts = append(out.Mounts, policy.MountRule{
+		out.Mounts = append(out.Mounts, rules.MountRule{
 			Root: pick(r, "/data", "/data/in", "/srv/real", "/", "/home/alice"), Write: r.IntN(2) == 0,
 			Tenants: pick(r, nil, nil, []string{"tcp"}, []string{"local"}),
 		})
@@ -99,10 +100,10 @@ func randomRules(r *rand.Rand) policy.Rules {
 	if r.IntN(3) == 0 {
 		out.BlockedPaths = []string{pick(r, "/data/in", "/datax", "/srv")}
 	}
-	out.Profiles = map[string]policy.ProfileRule{"mine": {
+	out.Profiles = map[string]rules.ProfileRule{"mine": {
 		Extends:  pick(r, "", "default", "offline_readonly"),
-		Ceilings: policy.LimitRule{Pids: pick(r, nil, new(int64(100))), Timeout: pick(r, nil, new(policy.Duration(20e9)))},
-		Defaults: policy.LimitRule{Memory: pick(r, nil, new(policy.Size(1<<30)))},
+		Ceilings: rules.LimitRule{Pids: pick(r, nil, new(int64(100))), Timeout: pick(r, nil, new(rules.Duration(20e9)))},
+		Defaults: rules.LimitRule{Memory: pick(r, nil, new(rules.Size(1<<30)))},
 		Locked:   pick(r, nil, &[]string{"limits.cpus", "limits.timeout_ms", "mounts.read_only", "image"}),
 		Clamp:    pick(r, nil, &[]string{}, &[]string{"limits.timeout_ms", "limits.pids", "limits.memory_bytes"}),
 	}}
@@ -122,11 +123,11 @@ func randomFacts(r *rand.Rand) policy.Facts {
 }
 
 // checkDecision holds for every decision whatever.
-func checkDecision(t *testing.T, req policy.Request, c policy.Caller, rules policy.Rules) (policy.Permit, error) {
+func checkDecision(t *testing.T, req policy.Request, c policy.Caller, set rules.Rules) (policy.Permit, error) {
 	t.Helper()
 	before, _ := json.Marshal(req.Spec)
-	p, err := policy.Decide(req, c, rules)
-	again, err2 := policy.Decide(req, c, rules)
+	p, err := policy.Decide(req, c, set)
+	again, err2 := policy.Decide(req, c, set)
 	if after, _ := json.Marshal(req.Spec); string(after) != string(before) {
 		t.Fatalf("Decide changed its request:\n%s\n%s", before, after)
 	}
@@ -148,7 +149,7 @@ func checkDecision(t *testing.T, req policy.Request, c policy.Caller, rules poli
 		checkSilence(t, req, c, e)
 		return p, err
 	}
-	checkGranted(t, req, c, rules, p)
+	checkGranted(t, req, c, set, p)
 	return p, nil
 }
 
@@ -170,10 +171,10 @@ func checkSilence(t *testing.T, req policy.Request, c policy.Caller, e *api.Erro
 	}
 }
 
-func checkGranted(t *testing.T, req policy.Request, c policy.Caller, rules policy.Rules, p policy.Permit) {
+func checkGranted(t *testing.T, req policy.Request, c policy.Caller, set rules.Rules, p policy.Permit) {
 	t.Helper()
 	s := p.Spec()
-	q, err := policy.Decide(policy.Request{Spec: s, Facts: req.Facts}, c, rules)
+	q, err := policy.Decide(policy.Request{Spec: s, Facts: req.Facts}, c, set)
 	if err != nil {
 		t.Fatalf("a granted spec is refused: %v\n%+v", err, s)
 	}
@@ -186,19 +187,19 @@ func checkGranted(t *testing.T, req policy.Request, c policy.Caller, rules polic
 	if _, out := p.Egress(); out != (s.Network == "on") || out != (s.Egress != nil) || s.Engine == "" || s.Engine == "auto" || s.Profile == "" || s.Image == "" || s.Workspace.Path == "" || s.ReadOnlyRoot == nil {
 		t.Fatalf("a default is missing: %+v", s)
 	}
-	checkUnderCeilings(t, rules, p)
+	checkUnderCeilings(t, set, p)
 	dirs := p.Mounts()
 	if w, ok := p.WorkspaceDir(); ok {
 		dirs = append(dirs, w)
 	}
 	for _, d := range dirs {
-		checkHostDir(t, c, rules, d)
+		checkHostDir(t, c, set, d)
 	}
 }
 
 // checkUnderCeilings knows the built-in ceilings and the ones of randomRules on
 // its own.
-func checkUnderCeilings(t *testing.T, rules policy.Rules, p policy.Permit) {
+func checkUnderCeilings(t *testing.T, set rules.Rules, p policy.Permit) {
 	t.Helper()
 	unenforced := map[string]bool{}
 	for _, u := range p.Unenforced() {
@@ -207,7 +208,7 @@ func checkUnderCeilings(t *testing.T, rules policy.Rules, p policy.Permit) {
 	l := p.Limits()
 	pids := int64(32768)
 	timeout := map[string]int64{"default": 120_000, "offline_readonly": 60_000}[p.Profile()]
-	if m, ok := rules.Profiles[p.Profile()]; ok {
+	if m, ok := set.Profiles[p.Profile()]; ok {
 		timeout = map[string]int64{"default": 120_000, "offline_readonly": 60_000}[m.Extends]
 		if m.Ceilings.Pids != nil {
 			pids = *m.Ceilings.Pids
@@ -234,10 +235,10 @@ func checkUnderCeilings(t *testing.T, rules policy.Rules, p policy.Permit) {
 }
 
 // checkHostDir is the rule on directories once more, in the plainest words.
-func checkHostDir(t *testing.T, c policy.Caller, rules policy.Rules, d policy.HostDir) {
+func checkHostDir(t *testing.T, c policy.Caller, set rules.Rules, d policy.HostDir) {
 	t.Helper()
 	below := func(p, dir string) bool { return dir == "/" || p == dir || strings.HasPrefix(p, dir+"/") }
-	for _, b := range append([]string{"/etc", "/proc", "/run", "/home/alice/.local/share/cloche"}, rules.BlockedPaths...) {
+	for _, b := range append([]string{"/etc", "/proc", "/run", "/home/alice/.local/share/cloche"}, set.BlockedPaths...) {
 		if below(d.Real, b) || below(b, d.Real) {
 			t.Fatalf("%s shows %s", d.Real, b)
 		}
@@ -248,12 +249,12 @@ func checkHostDir(t *testing.T, c policy.Caller, rules policy.Rules, d policy.Ho
 	if c.Operator && (c.UID == 0 || c.UID == d.OwnerUID) {
 		return
 	}
-	for _, m := range rules.Mounts {
+	for _, m := range set.Mounts {
 		if below(d.Real, path.Clean(m.Root)) && (d.ReadOnly || m.Write) && (len(m.Tenants) == 0 || slices.Contains(m.Tenants, c.Tenant)) {
 			return
 		}
 	}
-	t.Fatalf("%+v is granted to %+v by no rule of %+v", d, c, rules.Mounts)
+	t.Fatalf("%+v is granted to %+v by no rule of %+v", d, c, set.Mounts)
 }
 
 func TestEveryDecision(t *testing.T) {
@@ -280,17 +281,17 @@ func TestAllowRulesAreMonotone(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		req := policy.Request{Spec: randomSpec(r), Facts: randomFacts(r)}
 		c := pick(r, operator, root, tenant)
-		rules := randomRules(r)
-		more := rules
-		mountRule := policy.MountRule{Root: pick(r, "/data", "/datax", "/srv/real", "/home/alice"), Write: r.IntN(2) == 0}
+		set := randomRules(r)
+		more := set
+		mountRule := rules.MountRule{Root: pick(r, "/data", "/datax", "/srv/real", "/home/alice"), Write: r.IntN(2) == 0}
 		image := pick(r, "debian:12", "alpine")
 		byMount := r.IntN(2) == 0
 		if byMount {
-			more.Mounts = append(slices.Clone(rules.Mounts), mountRule)
+			more.Mounts = append(slices.Clone(set.Mounts), mountRule)
 		} else {
-			more.Images = append(slices.Clone(rules.Images), image)
+			more.Images = append(slices.Clone(set.Images), image)
 		}
-		before, err := policy.Decide(req, c, rules)
+		before, err := policy.Decide(req, c, set)
 		after, err2 := policy.Decide(req, c, more)
 		switch {
 		case err == nil && err2 != nil:

@@ -1,11 +1,12 @@
 package policy
 
 import (
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"reflect"
 )
 
 // AtStart returns the changed keys that a daemon reads only when it starts.
-func AtStart(old, changed Rules) []string {
+func AtStart(old, changed rules.Rules) []string {
 	old.Audit.Argv, changed.Audit.Argv = "", ""
 	var out []string
 	for _, k := range []struct {

@@ -16,7 +16,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/goccy/go-yaml"
 
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 var update = flag.Bool("update", false, "write docs/policy.schema.json")
@@ -46,14 +46,14 @@ func (s schemer) of(path, doc string, t reflect.Type) map[string]any {
 	}
 	under := func(name string) string { return strings.TrimPrefix(path+"."+name, ".") }
 	switch {
-	case t == reflect.TypeFor[policy.Size]():
+	case t == reflect.TypeFor[rules.Size]():
 		out["type"], out["pattern"] = []string{"string", "integer"}, `^[0-9.]+ ?([kKmMgGtT]([iI]?[bB])?|[bB])?$`
 		out["examples"] = []string{"512MiB", "2GiB"}
-	case t == reflect.TypeFor[policy.Duration]():
+	case t == reflect.TypeFor[rules.Duration]():
 		out["type"], out["pattern"], out["examples"] = "string", `^([0-9.]+(ns|us|µs|ms|s|m|h))+$|^0$`, []string{"90s", "1h30m"}
-	case t == reflect.TypeFor[policy.EgressItem]():
+	case t == reflect.TypeFor[rules.EgressItem]():
 		out["type"], out["examples"] = "string", []string{"pypi.org", "*.example.com", "smtp.example.com:587", "db.corp:5432 at 10.1.0.0/16", "@npm"}
-	case t == reflect.TypeFor[policy.RequestLine]():
+	case t == reflect.TypeFor[rules.RequestLine]():
 		out["type"], out["examples"] = "string", []string{"GET,HEAD api.example.com/v1/*"}
 	case t.Kind() == reflect.Struct:
 		props := map[string]any{}
@@ -115,7 +115,7 @@ func comments(t *testing.T) map[string]string {
 
 func schema(t *testing.T) []byte {
 	t.Helper()
-	s := schemer{comments(t)}.of("", "The operator's rules.", reflect.TypeFor[policy.Rules]())
+	s := schemer{comments(t)}.of("", "The operator's rules.", reflect.TypeFor[rules.Rules]())
 	s["$schema"], s["title"] = "https://json-schema.org/draft/2020-12/schema", "Cloche policy file"
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -165,7 +165,7 @@ func TestSchemaAndParserAgree(t *testing.T) {
 			t.Fatal(err)
 		}
 		schemaErr := s.VisitJSON(v, openapi3.EnableJSONSchema2020())
-		_, parseErr := policy.ParseRules([]byte(text))
+		_, parseErr := rules.ParseRules([]byte(text))
 		if (schemaErr == nil) != good || (parseErr == nil) != good {
 			t.Errorf("%s\nschema: %v\nparser: %v\nwant good: %v", text, schemaErr, parseErr, good)
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Scope limits what a caller can do. It never adds rights. The zero value is no limit.
@@ -37,7 +38,7 @@ func AuthorizeVerb(caller Caller, verb Verb) error {
 	if caller.Scope.permits(verb) {
 		return nil
 	}
-	e := denied(caller.keyRule(), "", "the key %s is not for %q", caller.Key, verb)
+	e := rules.Denied(caller.keyRule(), "", "the key %s is not for %q", caller.Key, verb)
 	if operatorOnly(verb) {
 		return e.WithHint("no key is: ask over the daemon's unix socket as the user that it runs as")
 	}
@@ -49,12 +50,12 @@ func authorizeProfile(caller Caller, profile string) *api.Error {
 	if caller.Scope.permitsProfile(profile) {
 		return nil
 	}
-	return denied(caller.keyRule(), "profile", "the key %s is not for profile %s", caller.Key, show(profile)).
+	return rules.Denied(caller.keyRule(), "profile", "the key %s is not for profile %s", caller.Key, rules.Quote(profile)).
 		WithHint("it is for %s", strings.Join(caller.Scope.Profiles, ", "))
 }
 
 // checkScope is a step of Decide.
-func checkScope(d *decision) *api.Error { return authorizeProfile(d.caller, d.profile.name) }
+func checkScope(d *decision) *api.Error { return authorizeProfile(d.caller, d.profile.Name) }
 
 // KeyPermit is a granted API key. Only DecideKey returns a valid one.
 type KeyPermit struct {
@@ -74,31 +75,31 @@ func (p KeyPermit) Spec() api.KeySpec {
 
 // DecideKey grants the operator a new key, or returns why not. A key never has operator rights: it
 // cannot have a verb that is only for the operator.
-func DecideKey(spec api.KeySpec, caller Caller, rules Rules) (KeyPermit, error) {
+func DecideKey(spec api.KeySpec, caller Caller, set rules.Rules) (KeyPermit, error) {
 	if err := AuthorizeHost(caller, VerbCreateKey); err != nil {
 		return KeyPermit{}, err
 	}
-	for _, check := range []func(*api.KeySpec, Rules) *api.Error{keyNames, keyVerbs, keyProfiles, keyLife} {
-		if err := check(&spec, rules); err != nil {
+	for _, check := range []func(*api.KeySpec, rules.Rules) *api.Error{keyNames, keyVerbs, keyProfiles, keyLife} {
+		if err := check(&spec, set); err != nil {
 			return KeyPermit{}, err
 		}
 	}
 	return KeyPermit{valid: true, spec: spec}, nil
 }
 
-func keyNames(s *api.KeySpec, _ Rules) *api.Error {
+func keyNames(s *api.KeySpec, _ rules.Rules) *api.Error {
 	if !api.ValidName(s.Tenant) {
-		return api.Invalid("tenant", "tenant %s is not valid", show(s.Tenant)).WithHint("%s", nameHint())
+		return api.Invalid("tenant", "tenant %s is not valid", rules.Quote(s.Tenant)).WithHint("%s", rules.NameHint())
 	}
 	if s.Name != "" && !api.ValidName(s.Name) {
-		return api.Invalid("name", "key name %s is not valid", show(s.Name)).WithHint("%s", nameHint())
+		return api.Invalid("name", "key name %s is not valid", rules.Quote(s.Name)).WithHint("%s", rules.NameHint())
 	}
 	return nil
 }
 
-func keyVerbs(s *api.KeySpec, _ Rules) *api.Error {
+func keyVerbs(s *api.KeySpec, _ rules.Rules) *api.Error {
 	if len(s.Verbs) > maxScope {
-		return tooLarge("verbs", "there are %d verbs", len(s.Verbs)).WithHint("at most %d", maxScope)
+		return rules.TooLarge("verbs", "there are %d verbs", len(s.Verbs)).WithHint("at most %d", maxScope)
 	}
 	var out []string
 	for i, v := range s.Verbs {
@@ -108,10 +109,10 @@ func keyVerbs(s *api.KeySpec, _ Rules) *api.Error {
 				out = append(out, string(o))
 			}
 		case !slices.Contains(Verbs(), Verb(v)):
-			return api.Invalid(at("verbs", i), "there is no verb %s", show(v)).
+			return api.Invalid(rules.ElementAt("verbs", i), "there is no verb %s", rules.Quote(v)).
 				WithHint("the verbs are %s (those that only look), %s", api.KeyVerbsObserve, verbList())
 		case operatorOnly(Verb(v)):
-			return api.Invalid(at("verbs", i), "%s is for the operator only, and a key is never the operator's", v).
+			return api.Invalid(rules.ElementAt("verbs", i), "%s is for the operator only, and a key is never the operator's", v).
 				WithHint("ask over the daemon's unix socket as the user that it runs as")
 		default:
 			out = append(out, v)
@@ -132,14 +133,14 @@ func verbList() string {
 	return strings.Join(out, ", ")
 }
 
-func keyProfiles(s *api.KeySpec, rules Rules) *api.Error {
+func keyProfiles(s *api.KeySpec, set rules.Rules) *api.Error {
 	if len(s.Profiles) > maxScope {
-		return tooLarge("profiles", "there are %d profiles", len(s.Profiles)).WithHint("at most %d", maxScope)
+		return rules.TooLarge("profiles", "there are %d profiles", len(s.Profiles)).WithHint("at most %d", maxScope)
 	}
 	for i, name := range s.Profiles {
-		if _, ok := resolveProfile(name, rules); !ok || name == "" {
-			e := noProfile(name, rules)
-			e.Field = at("profiles", i)
+		if _, ok := rules.ResolveProfile(name, set); !ok || name == "" {
+			e := rules.NoProfile(name, set)
+			e.Field = rules.ElementAt("profiles", i)
 			return e
 		}
 	}
@@ -149,10 +150,10 @@ func keyProfiles(s *api.KeySpec, rules Rules) *api.Error {
 	return nil
 }
 
-func keyLife(s *api.KeySpec, _ Rules) *api.Error {
-	if s.ExpiresInMS < 0 || s.ExpiresInMS > 10*maxTimeoutMS {
+func keyLife(s *api.KeySpec, _ rules.Rules) *api.Error {
+	if s.ExpiresInMS < 0 || s.ExpiresInMS > 10*rules.MaxTimeoutMS {
 		return api.Invalid("expires_in_ms", "a key that lives for %d ms was asked for", s.ExpiresInMS).
-			WithHint("0 is until it is revoked; at most %d, which is ten years", int64(10*maxTimeoutMS))
+			WithHint("0 is until it is revoked; at most %d, which is ten years", int64(10*rules.MaxTimeoutMS))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func keyed(k api.Key) policy.Caller {
@@ -17,14 +18,14 @@ func keyed(k api.Key) policy.Caller {
 }
 
 func TestDecideKey(t *testing.T) {
-	p, err := policy.DecideKey(api.KeySpec{Tenant: "red", Name: "ci", Verbs: []string{"run", "list", "run"}, Profiles: []string{"agent", "agent"}, ExpiresInMS: 5}, operator, policy.Rules{})
+	p, err := policy.DecideKey(api.KeySpec{Tenant: "red", Name: "ci", Verbs: []string{"run", "list", "run"}, Profiles: []string{"agent", "agent"}, ExpiresInMS: 5}, operator, rules.Rules{})
 	if err != nil || !p.Valid() {
 		t.Fatal(err)
 	}
 	if s := p.Spec(); !slices.Equal(s.Verbs, []string{"list", "run"}) || !slices.Equal(s.Profiles, []string{"agent"}) || s.ExpiresInMS != 5 {
 		t.Errorf("granted %+v", s)
 	}
-	p, err = policy.DecideKey(api.KeySpec{Tenant: "red", Verbs: []string{"observe"}}, operator, policy.Rules{})
+	p, err = policy.DecideKey(api.KeySpec{Tenant: "red", Verbs: []string{"observe"}}, operator, rules.Rules{})
 	if err != nil || slices.Contains(p.Spec().Verbs, "observe") || !slices.Contains(p.Spec().Verbs, "read_file") || slices.Contains(p.Spec().Verbs, "write_file") {
 		t.Errorf("observe is %v, %v", p.Spec().Verbs, err)
 	}
@@ -46,7 +47,7 @@ func TestDecideKey(t *testing.T) {
 		"too many of them": {api.KeySpec{Tenant: "red", Verbs: slices.Repeat([]string{"run"}, 200)}, operator, want{code: api.CodeTooLarge, field: "verbs"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := policy.DecideKey(c.spec, c.caller, policy.Rules{})
+			p, err := policy.DecideKey(c.spec, c.caller, rules.Rules{})
 			c.want.check(t, err)
 			if p.Valid() {
 				t.Error("refused, and valid")
@@ -57,11 +58,11 @@ func TestDecideKey(t *testing.T) {
 
 func TestAKeyIsForItsProfiles(t *testing.T) {
 	k := keyed(api.Key{Profiles: []string{"offline_readonly"}})
-	_, err := policy.Decide(policy.Request{Facts: facts()}, k, policy.Rules{})
+	_, err := policy.Decide(policy.Request{Facts: facts()}, k, rules.Rules{})
 	want{code: api.CodeDenied, rule: "key:key-1", field: "profile", says: "offline_readonly"}.check(t, err)
-	decide(t, api.SandboxSpec{Profile: "offline_readonly"}, k, policy.Rules{})
+	decide(t, api.SandboxSpec{Profile: "offline_readonly"}, k, rules.Rules{})
 	in := policy.Settings{Ref: "box", Tenant: "red", Profile: "agent", Cwd: "/"}
-	_, err = policy.DecideExec(api.ExecRequest{Argv: []string{"true"}}, in, k, policy.Rules{})
+	_, err = policy.DecideExec(api.ExecRequest{Argv: []string{"true"}}, in, k, rules.Rules{})
 	want{code: api.CodeDenied, rule: "key:key-1"}.check(t, err)
 	want{code: api.CodeDenied, rule: "key:key-1"}.check(t, policy.Authorize(k, policy.VerbReadFile, "box", "red", "agent"))
 	// Of a foreign one it is not even told what profile it has.
@@ -132,20 +133,20 @@ func TestANarrowerKeyNeverGetsMore(t *testing.T) {
 		a, b := keyed(wide), keyed(narrower(r, wide, verbs, profiles))
 		none := a
 		none.Key, none.Scope = "", nil
-		rules, fs, spec := randomRules(r), randomFacts(r), randomSpec(r)
+		set, fs, spec := randomRules(r), randomFacts(r), randomSpec(r)
 		for _, v := range policy.Verbs() {
 			if policy.AuthorizeVerb(b, v) == nil && policy.AuthorizeVerb(a, v) != nil {
 				t.Fatalf("seed %d: %s is for the narrower %+v and not for %+v", seed, v, b.Scope, a.Scope)
 			}
 		}
 		req := policy.Request{Spec: spec, Facts: fs}
-		got, err := policy.Decide(req, b, rules)
+		got, err := policy.Decide(req, b, set)
 		if err != nil {
 			continue
 		}
 		granted++
 		for who, c := range map[string]policy.Caller{"wider key": a, "tenant": none} {
-			if more, err := policy.Decide(req, c, rules); err != nil || !reflect.DeepEqual(more, got) {
+			if more, err := policy.Decide(req, c, set); err != nil || !reflect.DeepEqual(more, got) {
 				t.Fatalf("seed %d: the %s gets %+v, %v; the narrower %+v", seed, who, more.Spec(), err, got.Spec())
 			}
 		}
@@ -159,11 +160,11 @@ func TestANarrowerKeyNeverGetsMore(t *testing.T) {
 func TestLabelsDecideNothing(t *testing.T) {
 	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		rules, req := randomRules(r), policy.Request{Spec: randomSpec(r), Facts: randomFacts(r)}
+		set, req := randomRules(r), policy.Request{Spec: randomSpec(r), Facts: randomFacts(r)}
 		req.Spec.Labels = nil
-		p, err := policy.Decide(req, tenant, rules)
+		p, err := policy.Decide(req, tenant, set)
 		req.Spec.Labels = map[string]string{"tenant": "local", "operator": "true", "profile": "agent"}
-		q, err2 := policy.Decide(req, tenant, rules)
+		q, err2 := policy.Decide(req, tenant, set)
 		if (err == nil) != (err2 == nil) || err != nil && err.Error() != err2.Error() {
 			t.Fatalf("seed %d: %v, with labels %v", seed, err, err2)
 		}
@@ -191,7 +192,7 @@ func FuzzAgentArguments(f *testing.F) {
 		k := keyed(api.Key{Profiles: []string{"default"}})
 		before := policy.SettingsOf(api.Sandbox{})
 		req := api.ExecRequest{Argv: []string{"/bin/sh", "-c", argv}, Cwd: workdir, TimeoutMS: &timeout, Env: map[string]string{name: value}}
-		p, err := policy.DecideExec(req, in, k, policy.Rules{})
+		p, err := policy.DecideExec(req, in, k, rules.Rules{})
 		if err == nil {
 			switch {
 			case p.User() != in.User, p.MaxOutput() != 4096:
@@ -204,7 +205,7 @@ func FuzzAgentArguments(f *testing.F) {
 		}
 		// To another's sandbox, or one of another profile, the same words lead nowhere.
 		for _, other := range []policy.Settings{{Ref: "sb-2", Tenant: "blue", Profile: "default"}, {Ref: "sb-3", Tenant: "red", Profile: "agent"}} {
-			if p, err := policy.DecideExec(req, other, k, policy.Rules{}); err == nil || p.Valid() {
+			if p, err := policy.DecideExec(req, other, k, rules.Rules{}); err == nil || p.Valid() {
 				t.Fatalf("granted in %s", other.Ref)
 			}
 		}

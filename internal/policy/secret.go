@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 const (
@@ -27,13 +28,13 @@ type SecretGrant struct {
 func (p Permit) Secrets() []SecretGrant { return slices.Clone(p.secrets) }
 
 // SecretsOf returns the secrets that a caller can use.
-func SecretsOf(caller Caller, rules Rules) []api.Secret {
+func SecretsOf(caller Caller, set rules.Rules) []api.Secret {
 	out := []api.Secret{}
-	for _, r := range rules.Secrets {
+	for _, r := range set.Secrets {
 		if !secretIsFor(r, caller) {
 			continue
 		}
-		s := api.Secret{Name: r.Name, Hosts: r.canonicalHosts(), Modes: r.modes(), Headers: slices.Clone(r.Headers), Query: r.Query}
+		s := api.Secret{Name: r.Name, Hosts: r.CanonicalHosts(), Modes: r.Modes(), Headers: slices.Clone(r.Headers), Query: r.Query}
 		if caller.Operator {
 			s.From = r.From.Kind()
 		}
@@ -43,7 +44,7 @@ func SecretsOf(caller Caller, rules Rules) []api.Secret {
 	return out
 }
 
-func secretIsFor(r SecretRule, c Caller) bool {
+func secretIsFor(r rules.SecretRule, c Caller) bool {
 	return c.Operator || len(r.Tenants) == 0 || slices.Contains(r.Tenants, c.Tenant)
 }
 
@@ -51,11 +52,11 @@ func secretIsFor(r SecretRule, c Caller) bool {
 // tenant has a secret of that name.
 func checkSecrets(d *decision) *api.Error {
 	if n := len(d.spec.Secrets); n > maxSecrets {
-		return tooLarge("secrets", "%d secrets were asked for", n).WithHint("at most %d", maxSecrets)
+		return rules.TooLarge("secrets", "%d secrets were asked for", n).WithHint("at most %d", maxSecrets)
 	}
 	taken := map[string]string{}
 	for i := range d.spec.Secrets {
-		use, field := &d.spec.Secrets[i], at("secrets", i)
+		use, field := &d.spec.Secrets[i], rules.ElementAt("secrets", i)
 		r, err := d.secretRule(field, use.Name)
 		if err != nil {
 			return err
@@ -63,8 +64,8 @@ func checkSecrets(d *decision) *api.Error {
 		if use.Env == "" {
 			use.Env = api.SecretVariable(use.Name)
 		}
-		if !variable(use.Env) {
-			return api.Invalid(field+".env", "%s.env %s is not the name of a variable", field, show(use.Env)).WithHint("use letters, digits and '_', and no digit first")
+		if !rules.Variable(use.Env) {
+			return api.Invalid(field+".env", "%s.env %s is not the name of a variable", field, rules.Quote(use.Env)).WithHint("use letters, digits and '_', and no digit first")
 		}
 		if _, own := d.spec.Env[use.Env]; own {
 			taken[use.Env] = "env." + use.Env
@@ -76,28 +77,28 @@ func checkSecrets(d *decision) *api.Error {
 		if err := d.secretMode(field, use, r); err != nil {
 			return err
 		}
-		d.because(field, keyed("secrets", r.Name))
+		d.because(field, rules.KeyAt("secrets", r.Name))
 		d.secrets = append(d.secrets, SecretGrant{
-			Name: use.Name, Env: use.Env, Mode: use.Mode, Hosts: r.canonicalHosts(), Headers: slices.Clone(r.Headers), Query: r.Query,
+			Name: use.Name, Env: use.Env, Mode: use.Mode, Hosts: r.CanonicalHosts(), Headers: slices.Clone(r.Headers), Query: r.Query,
 		})
 	}
 	return nil
 }
 
 // secretRule returns the rule that lets this caller use a secret in this sandbox.
-func (d *decision) secretRule(field, name string) (SecretRule, *api.Error) {
+func (d *decision) secretRule(field, name string) (rules.SecretRule, *api.Error) {
 	if !api.ValidName(name) {
-		return SecretRule{}, api.Invalid(field+".name", "secret name %s is not valid", show(name)).WithHint("%s", nameHint())
+		return rules.SecretRule{}, api.Invalid(field+".name", "secret name %s is not valid", rules.Quote(name)).WithHint("%s", rules.NameHint())
 	}
-	i := slices.IndexFunc(d.rules.Secrets, func(r SecretRule) bool { return r.Name == name && secretIsFor(r, d.caller) })
+	i := slices.IndexFunc(d.rules.Secrets, func(r rules.SecretRule) bool { return r.Name == name && secretIsFor(r, d.caller) })
 	if i < 0 {
-		return SecretRule{}, denied("secrets", field+".name", "there is no secret %s that this caller may use", show(name)).
+		return rules.SecretRule{}, rules.Denied("secrets", field+".name", "there is no secret %s that this caller may use", rules.Quote(name)).
 			WithHint("`cloche secret ls` lists those that there are; the smallest rule that would allow it is `secrets: [{name: %s, from: {…}, hosts: […], tenants: [%s]}]`",
-				yamlString(name), yamlString(d.caller.Tenant))
+				rules.YamlString(name), rules.YamlString(d.caller.Tenant))
 	}
 	r := d.rules.Secrets[i]
-	if len(r.Profiles) > 0 && !slices.Contains(r.Profiles, d.profile.name) {
-		return SecretRule{}, denied(keyed("secrets", name)+".profiles", field+".name", "secret %s is not for sandboxes of profile %s", show(name), d.profile.name).
+	if len(r.Profiles) > 0 && !slices.Contains(r.Profiles, d.profile.Name) {
+		return rules.SecretRule{}, rules.Denied(rules.KeyAt("secrets", name)+".profiles", field+".name", "secret %s is not for sandboxes of profile %s", rules.Quote(name), d.profile.Name).
 			WithHint("use one of the profiles %s", strings.Join(r.Profiles, ", "))
 	}
 	return r, nil
@@ -105,25 +106,25 @@ func (d *decision) secretRule(field, name string) (SecretRule, *api.Error) {
 
 // secretMode decides how programs get the secret. It refuses a secret that could not be restricted
 // to its hosts.
-func (d *decision) secretMode(field string, use *api.SecretUse, r SecretRule) *api.Error {
-	modes := r.modes()
+func (d *decision) secretMode(field string, use *api.SecretUse, r rules.SecretRule) *api.Error {
+	modes := r.Modes()
 	if use.Mode == "" {
 		use.Mode = modes[0]
 	}
 	if use.Mode != api.SecretPlaceholder && use.Mode != api.SecretEnv {
-		return api.Invalid(field+".mode", "%s.mode %s is not known", field, show(string(use.Mode))).
+		return api.Invalid(field+".mode", "%s.mode %s is not known", field, rules.Quote(string(use.Mode))).
 			WithHint("write %q or %q, or leave it out for what the operator's rule says", api.SecretPlaceholder, api.SecretEnv)
 	}
 	if !slices.Contains(modes, use.Mode) {
-		return denied(keyed("secrets", r.Name)+".mode", field+".mode", "secret %s is available as %s, and not as %s", show(use.Name), modes[0], use.Mode).
-			WithHint("leave mode out; the smallest rule that would allow it is `mode: %s` at the secret", modeEither)
+		return rules.Denied(rules.KeyAt("secrets", r.Name)+".mode", field+".mode", "secret %s is available as %s, and not as %s", rules.Quote(use.Name), modes[0], use.Mode).
+			WithHint("leave mode out; the smallest rule that would allow it is `mode: %s` at the secret", rules.ModeEither)
 	}
 	if use.Mode != api.SecretPlaceholder {
 		return nil
 	}
-	if d.spec.Network != networkOn {
-		return denied(keyed("secrets", r.Name)+".mode", field, "secret %s replaces its placeholder in requests, and this sandbox has no network", show(use.Name)).
-			WithHint("ask for a network, with egress to %s", strings.Join(r.canonicalHosts(), ", "))
+	if d.spec.Network != rules.NetworkOn {
+		return rules.Denied(rules.KeyAt("secrets", r.Name)+".mode", field, "secret %s replaces its placeholder in requests, and this sandbox has no network", rules.Quote(use.Name)).
+			WithHint("ask for a network, with egress to %s", strings.Join(r.CanonicalHosts(), ", "))
 	}
 	if d.facts.NoInterception != nil {
 		return new(*d.facts.NoInterception)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 const secretRules = `
@@ -25,7 +26,7 @@ func linked() policy.Facts {
 	return f
 }
 
-func decideSecrets(c policy.Caller, r policy.Rules, network string, uses ...api.SecretUse) (policy.Permit, error) {
+func decideSecrets(c policy.Caller, r rules.Rules, network string, uses ...api.SecretUse) (policy.Permit, error) {
 	spec := api.SandboxSpec{Network: network, Secrets: uses, Env: map[string]string{"TAKEN": "x"}}
 	return policy.Decide(policy.Request{Spec: spec, Facts: linked()}, c, r)
 }
@@ -155,12 +156,12 @@ func TestRulesOfSecretsThatAreWrong(t *testing.T) {
 		"{name: x, from: {env: A}, hosts: [a.org], value: hunter2}":                  "secrets[0].value",
 		"{name: x, from: {env: A}, mode: env}, {name: x, from: {env: A}, mode: env}": "secrets[1].name",
 	} {
-		_, err := policy.ParseRules([]byte("secrets: [" + text + "]"))
+		_, err := rules.ParseRules([]byte("secrets: [" + text + "]"))
 		if e, ok := errors.AsType[*api.Error](err); !ok || e.Field != field || e.Hint == "" {
 			t.Errorf("%s: %v, want field %s", text, err, field)
 		}
 	}
-	if _, err := policy.ParseRules([]byte("tls: {roots: x.pem}")); err == nil {
+	if _, err := rules.ParseRules([]byte("tls: {roots: x.pem}")); err == nil {
 		t.Error("a relative path was taken")
 	}
 }

@@ -7,11 +7,12 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // shadowed warns of rules without effect: another rule, or a built-in one of the daemon, takes
 // precedence. Usually the operator meant something else.
-func shadowed(r Rules, report reporter) {
+func shadowed(r rules.Rules, report rules.Reporter) {
 	shadowedImages(r, report)
 	shadowedRegistries(r, report)
 	shadowedPaths(r, report)
@@ -25,7 +26,7 @@ func warning(field, format string, args ...any) *api.Error {
 	return api.Invalid(field, format, args...)
 }
 
-func shadowedImages(r Rules, report reporter) {
+func shadowedImages(r rules.Rules, report rules.Reporter) {
 	for _, l := range []struct {
 		key  string
 		refs []string
@@ -33,7 +34,7 @@ func shadowedImages(r Rules, report reporter) {
 		for i, ref := range l.refs {
 			for j, other := range l.refs {
 				if i != j && coversImage(other, ref) && (j < i || !coversImage(ref, other)) {
-					report(warning(at(l.key, i), "%s %s changes nothing: %s %s holds it already", at(l.key, i), show(ref), at(l.key, j), show(other)).
+					report(warning(rules.ElementAt(l.key, i), "%s %s changes nothing: %s %s holds it already", rules.ElementAt(l.key, i), rules.Quote(ref), rules.ElementAt(l.key, j), rules.Quote(other)).
 						WithHint("leave one of them out"))
 					break
 				}
@@ -43,7 +44,7 @@ func shadowedImages(r Rules, report reporter) {
 	for i, ref := range r.Images {
 		for j, block := range r.BlockedImages {
 			if coversImage(block, ref) {
-				report(warning(at("images", i), "%s %s grants nothing: %s %s blocks all of it", at("images", i), show(ref), at("blocked_images", j), show(block)).
+				report(warning(rules.ElementAt("images", i), "%s %s grants nothing: %s %s blocks all of it", rules.ElementAt("images", i), rules.Quote(ref), rules.ElementAt("blocked_images", j), rules.Quote(block)).
 					WithHint("leave one of them out"))
 				break
 			}
@@ -52,7 +53,7 @@ func shadowedImages(r Rules, report reporter) {
 	for _, from := range slices.Sorted(maps.Keys(r.ImageAliases)) {
 		for j, block := range r.BlockedImages {
 			if coversImage(block, r.ImageAliases[from]) {
-				report(warning(keyed("image_aliases", from), "%s leads to an image that %s blocks", show(from), at("blocked_images", j)).
+				report(warning(rules.KeyAt("image_aliases", from), "%s leads to an image that %s blocks", rules.Quote(from), rules.ElementAt("blocked_images", j)).
 					WithHint("let it stand for another image"))
 				break
 			}
@@ -71,14 +72,14 @@ func coversImage(wide, narrow string) bool {
 	case star:
 		return false
 	}
-	n, err := parseImage(narrow)
+	n, err := rules.ParseImage(narrow)
 	return err == nil && matchImage(wide, &n)
 }
 
-func shadowedRegistries(r Rules, report reporter) {
+func shadowedRegistries(r rules.Rules, report rules.Reporter) {
 	for _, name := range slices.Sorted(maps.Keys(r.Registries)) {
-		field, host := "registries."+bounded(name), registryName(name)
-		only := len(r.OnlyRegistries) == 0 || slices.ContainsFunc(r.OnlyRegistries, func(o string) bool { return registryName(o) == host })
+		field, host := "registries."+rules.Shorten(name), rules.RegistryName(name)
+		only := len(r.OnlyRegistries) == 0 || slices.ContainsFunc(r.OnlyRegistries, func(o string) bool { return rules.RegistryName(o) == host })
 		switch rule := r.Registries[name]; {
 		case rule.Blocked && (len(rule.Mirrors) > 0 || rule.Insecure):
 			report(warning(field, "%s is blocked, so that its other keys change nothing", field).WithHint("leave them out, or blocked"))
@@ -87,17 +88,17 @@ func shadowedRegistries(r Rules, report reporter) {
 		}
 	}
 	for i, name := range r.OnlyRegistries {
-		if _, rule, ok := r.registry(registryName(name)); ok && rule.Blocked {
-			report(warning(at("only_registries", i), "%s %s is of no use: registries blocks it", at("only_registries", i), show(name)).WithHint("leave one of them out"))
+		if _, rule, ok := r.Registry(rules.RegistryName(name)); ok && rule.Blocked {
+			report(warning(rules.ElementAt("only_registries", i), "%s %s is of no use: registries blocks it", rules.ElementAt("only_registries", i), rules.Quote(name)).WithHint("leave one of them out"))
 		}
 	}
 }
 
-func isMirror(r Rules, host string) bool {
+func isMirror(r rules.Rules, host string) bool {
 	for _, rule := range r.Registries {
 		for _, m := range rule.Mirrors {
 			name, _, _ := strings.Cut(m, "/")
-			if registryName(name) == host {
+			if rules.RegistryName(name) == host {
 				return true
 			}
 		}
@@ -105,26 +106,26 @@ func isMirror(r Rules, host string) bool {
 	return false
 }
 
-func shadowedPaths(r Rules, report reporter) {
-	blocked := (&decision{rules: Rules{BlockedPaths: r.BlockedPaths}}).blocked()
+func shadowedPaths(r rules.Rules, report rules.Reporter) {
+	blocked := (&decision{rules: rules.Rules{BlockedPaths: r.BlockedPaths}}).blocked()
 	for i, m := range r.Mounts {
-		field, root := at("mounts", i), path.Clean(m.Root)
+		field, root := rules.ElementAt("mounts", i), path.Clean(m.Root)
 		if rule := blocksAllOf(blocked, root); rule != "" {
-			report(warning(field+".root", "%s grants nothing: %s blocks %s", field, rule, show(root)).WithHint("name another directory"))
+			report(warning(field+".root", "%s grants nothing: %s blocks %s", field, rule, rules.Quote(root)).WithHint("name another directory"))
 			continue
 		}
 		for j, other := range r.Mounts {
-			if i != j && other.covers(m) && (j < i || !m.covers(other)) {
-				report(warning(field+".root", "%s changes nothing: %s grants all of it", field, at("mounts", j)).WithHint("leave one of them out"))
+			if i != j && other.Covers(m) && (j < i || !m.Covers(other)) {
+				report(warning(field+".root", "%s changes nothing: %s grants all of it", field, rules.ElementAt("mounts", j)).WithHint("leave one of them out"))
 				break
 			}
 		}
 	}
 	for i, p := range r.BlockedPaths {
-		field, rest := at("blocked_paths", i), slices.Delete(slices.Clone(r.BlockedPaths), i, i+1)
+		field, rest := rules.ElementAt("blocked_paths", i), slices.Delete(slices.Clone(r.BlockedPaths), i, i+1)
 		for j, other := range rest {
-			if within(path.Clean(p), path.Clean(other)) && (j < i || path.Clean(p) != path.Clean(other)) {
-				report(warning(field, "%s %s changes nothing: %s is blocked already", field, show(p), show(other)).WithHint("leave it out"))
+			if rules.Within(path.Clean(p), path.Clean(other)) && (j < i || path.Clean(p) != path.Clean(other)) {
+				report(warning(field, "%s %s changes nothing: %s is blocked already", field, rules.Quote(p), rules.Quote(other)).WithHint("leave it out"))
 				break
 			}
 		}
@@ -134,36 +135,36 @@ func shadowedPaths(r Rules, report reporter) {
 // blocksAllOf returns the rule that blocks all of a directory.
 func blocksAllOf(blocked []blockedPath, root string) string {
 	for _, b := range blocked {
-		if !b.exact && within(root, b.path) {
+		if !b.exact && rules.Within(root, b.path) {
 			return b.name()
 		}
 	}
 	return inBlockedName(root)
 }
 
-func shadowedLimits(r Rules, report reporter) {
+func shadowedLimits(r rules.Rules, report rules.Reporter) {
 	for _, name := range slices.Sorted(maps.Keys(r.Profiles)) {
-		rule, field := r.Profiles[name], "profiles."+bounded(name)
-		p, _ := resolveProfile(name, r)
-		for _, l := range limits() {
-			if _, ok := l.ruled(&rule.Ceilings); ok && p.locks(l.field) {
-				report(warning(field+".ceilings."+l.key, "%s.ceilings.%s changes only the default: %s is locked", field, l.key, l.field).
-					WithHint("set %s.defaults.%s, or unlock it", field, l.key))
+		rule, field := r.Profiles[name], "profiles."+rules.Shorten(name)
+		p, _ := rules.ResolveProfile(name, r)
+		for _, l := range rules.Limits() {
+			if _, ok := l.Ruled(&rule.Ceilings); ok && p.Locks(l.Field) {
+				report(warning(field+".ceilings."+l.Key, "%s.ceilings.%s changes only the default: %s is locked", field, l.Key, l.Field).
+					WithHint("set %s.defaults.%s, or unlock it", field, l.Key))
 			}
 		}
 		if rule.Clamp != nil {
 			for i, f := range *rule.Clamp {
 				l := limitOf(f)
-				if l.get != nil && (l.get(&p.ceilings) == 0 || p.locks(f)) {
-					report(warning(at(field+".clamp", i), "%s changes nothing: %s has no ceiling, or is locked", at(field+".clamp", i), f).
-						WithHint("set %s.ceilings.%s, or leave it out", field, l.key))
+				if l.Get != nil && (l.Get(&p.Ceilings) == 0 || p.Locks(f)) {
+					report(warning(rules.ElementAt(field+".clamp", i), "%s changes nothing: %s has no ceiling, or is locked", rules.ElementAt(field+".clamp", i), f).
+						WithHint("set %s.ceilings.%s, or leave it out", field, l.Key))
 				}
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Tenants)) {
 		if t := r.Tenants[name]; t.MaxSandboxes != nil && r.MaxSandboxes > 0 && *t.MaxSandboxes > r.MaxSandboxes {
-			report(warning("tenants."+bounded(name)+".max_sandboxes", "tenant %s may have %d sandboxes, and all tenants together only %d", name, *t.MaxSandboxes, r.MaxSandboxes).
+			report(warning("tenants."+rules.Shorten(name)+".max_sandboxes", "tenant %s may have %d sandboxes, and all tenants together only %d", name, *t.MaxSandboxes, r.MaxSandboxes).
 				WithHint("lower it, or raise max_sandboxes"))
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 const (
@@ -23,11 +24,11 @@ type SkillFact struct {
 }
 
 // DecideSkillChange decides whether a skill can be changed in place.
-func DecideSkillChange(name string, rules Rules) error {
-	if len(rules.Skills.SignedBy) == 0 {
+func DecideSkillChange(name string, set rules.Rules) error {
+	if len(set.Skills.SignedBy) == 0 {
 		return nil
 	}
-	return denied(ruleSigned, "", "the skill %s cannot be changed in its place: the operator requires signed skills", show(name)).
+	return rules.Denied(rules.RuleSigned, "", "the skill %s cannot be changed in its place: the operator requires signed skills", rules.Quote(name)).
 		WithHint("remove it, and install an archive with what was signed")
 }
 
@@ -38,20 +39,20 @@ func (p Permit) Skills() []HostDir { return slices.Clone(p.skills) }
 func checkSkills(d *decision) *api.Error {
 	d.allSkills()
 	if n := len(d.spec.Skills); n > maxSkills {
-		return tooLarge("skills", "there are %d skills", n).WithHint("at most %d; name those that the sandbox needs", maxSkills)
+		return rules.TooLarge("skills", "there are %d skills", n).WithHint("at most %d; name those that the sandbox needs", maxSkills)
 	}
 	taken := map[string]string{}
 	for i, m := range d.spec.Mounts {
-		taken[m.Target] = at("mounts", i) + ".target"
+		taken[m.Target] = rules.ElementAt("mounts", i) + ".target"
 	}
 	for i := range d.spec.Skills {
-		field := at("skills", i)
+		field := rules.ElementAt("skills", i)
 		dir, err := d.skill(field, &d.spec.Skills[i])
 		if err != nil {
 			return err
 		}
 		if by, dup := taken[dir.Target]; dup {
-			return api.Invalid(field, "%s would be at %s, and so is %s", field, show(dir.Target), by).WithHint("name each skill once, and mount nothing in its place")
+			return api.Invalid(field, "%s would be at %s, and so is %s", field, rules.Quote(dir.Target), by).WithHint("name each skill once, and mount nothing in its place")
 		}
 		taken[dir.Target] = field
 		d.skills = append(d.skills, dir)
@@ -88,16 +89,16 @@ func (d *decision) skill(field string, use *api.SkillUse) (HostDir, *api.Error) 
 		use.Access = api.AccessRead
 	}
 	if use.Access != api.AccessRead && use.Access != api.AccessWrite {
-		return HostDir{}, api.Invalid(field+".access", "%s.access is %s", field, show(string(use.Access))).
+		return HostDir{}, api.Invalid(field+".access", "%s.access is %s", field, rules.Quote(string(use.Access))).
 			WithHint("write %q or %q", api.AccessRead, api.AccessWrite)
 	}
-	if slices.Contains(d.profile.locked, fieldMountsReadOnly) && d.profile.mountsReadOnly && use.Access == api.AccessWrite {
-		d.adjust(field+".access", string(use.Access), string(api.AccessRead), ruleName(d.profile.name, "locked", fieldMountsReadOnly))
+	if slices.Contains(d.profile.Locked, rules.FieldMountsReadOnly) && d.profile.MountsReadOnly && use.Access == api.AccessWrite {
+		d.adjust(field+".access", string(use.Access), string(api.AccessRead), rules.KeyPath(d.profile.Name, "locked", rules.FieldMountsReadOnly))
 		use.Access = api.AccessRead
 	}
 	i := slices.IndexFunc(d.facts.Skills, func(f SkillFact) bool { return f.Name == use.Name })
 	if i < 0 || !api.ValidSkillName(use.Name) {
-		e := api.Errorf(api.CodeNotFound, "there is no skill %s", show(use.Name))
+		e := api.Errorf(api.CodeNotFound, "there is no skill %s", rules.Quote(use.Name))
 		e.Field = field + ".name"
 		return HostDir{}, e.WithHint("cloche skill ls lists the ones that exist")
 	}
@@ -105,13 +106,13 @@ func (d *decision) skill(field string, use *api.SkillUse) (HostDir, *api.Error) 
 	signed := len(d.rules.Skills.SignedBy) > 0
 	switch {
 	case signed && write:
-		return HostDir{}, denied(ruleSigned, field+".access", "the skill %s was asked for to write, and the operator requires signed skills", show(use.Name)).
+		return HostDir{}, rules.Denied(rules.RuleSigned, field+".access", "the skill %s was asked for to write, and the operator requires signed skills", rules.Quote(use.Name)).
 			WithHint("ask for it to read")
 	case signed && fact.SignedBy == "":
-		return HostDir{}, denied(ruleSigned, field+".name", "the skill %s is not as a key signed it that the operator trusts", show(use.Name)).
+		return HostDir{}, rules.Denied(rules.RuleSigned, field+".name", "the skill %s is not as a key signed it that the operator trusts", rules.Quote(use.Name)).
 			WithHint("install it with the files SKILL.sum and SKILL.sum.minisig from its author")
 	case write && !d.caller.Operator && !d.rules.Skills.Write:
-		return HostDir{}, denied(ruleSkillWrite, field+".access", "the skill %s was asked for to write, and no rule grants that", show(use.Name)).
+		return HostDir{}, rules.Denied(ruleSkillWrite, field+".access", "the skill %s was asked for to write, and no rule grants that", rules.Quote(use.Name)).
 			WithHint("ask for it to read; the smallest rule that would allow it is `skills: {write: true}`")
 	}
 	return HostDir{

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func TestSkills(t *testing.T) {
@@ -14,7 +15,7 @@ func TestSkills(t *testing.T) {
 		{Name: "xlsx", Dir: DirFact{Exists: true, Dir: true, Real: "/home/c/skills/xlsx", Ino: 8}},
 	}
 	tenant, operator := Caller{Tenant: "a", UID: -1}, Caller{Tenant: LocalTenant, Operator: true}
-	signed := Rules{Skills: SkillRule{SignedBy: []string{key}}}
+	signed := rules.Rules{Skills: rules.SkillRule{SignedBy: []string{key}}}
 	uses := func(list ...string) (out []api.SkillUse) {
 		for _, text := range list {
 			name, access, _ := strings.Cut(text, ":")
@@ -24,7 +25,7 @@ func TestSkills(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		caller Caller
-		rules  Rules
+		rules  rules.Rules
 		uses   []api.SkillUse
 		mounts []api.Mount
 		want   string // targets with what may be done, or the rule or code of the refusal
@@ -33,7 +34,7 @@ func TestSkills(t *testing.T) {
 		"all":                            {caller: tenant, uses: uses("*"), want: "/w/.skills/pdf:ro /w/.skills/xlsx:ro"},
 		"all, one to write":              {caller: operator, uses: uses("*", "pdf:rw"), want: "/w/.skills/xlsx:ro /w/.skills/pdf:rw"},
 		"to write, no rule":              {caller: tenant, uses: uses("pdf:rw"), want: "skills.write"},
-		"to write, by a rule":            {caller: tenant, rules: Rules{Skills: SkillRule{Write: true}}, uses: uses("pdf:rw"), want: "/w/.skills/pdf:rw"},
+		"to write, by a rule":            {caller: tenant, rules: rules.Rules{Skills: rules.SkillRule{Write: true}}, uses: uses("pdf:rw"), want: "/w/.skills/pdf:rw"},
 		"one that is not there":          {caller: tenant, uses: uses("other"), want: "not_found"},
 		"a path":                         {caller: tenant, uses: uses("../pdf"), want: "not_found"},
 		"twice":                          {caller: tenant, uses: uses("pdf", "pdf"), want: "invalid_argument"},
@@ -69,7 +70,7 @@ func TestSkills(t *testing.T) {
 			}
 		})
 	}
-	if err := DecideSkillChange("pdf", Rules{}); err != nil {
+	if err := DecideSkillChange("pdf", rules.Rules{}); err != nil {
 		t.Error(err)
 	}
 	if err := DecideSkillChange("pdf", signed); api.CodeOf(err) != api.CodeDenied {
@@ -79,7 +80,7 @@ func TestSkills(t *testing.T) {
 		"skills: {write: true, max_bytes_per_tenant: 2GiB, signed_by: [" + key + "]}": true,
 		"skills: {signed_by: [RWx]}": false, "skills: {signed_by: RWx}": false, "skills: {sign: true}": false,
 	} {
-		if _, err := ParseRules([]byte(text)); (err == nil) != good {
+		if _, err := rules.ParseRules([]byte(text)); (err == nil) != good {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

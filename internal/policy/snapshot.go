@@ -4,12 +4,13 @@ import (
 	"cmp"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Default limits of a tenant's snapshots.
 const (
 	usualSnapshots     = 100
-	usualSnapshotBytes = 32 * gib
+	usualSnapshotBytes = 32 * rules.Gib
 )
 
 // maxRootShare is the factor between the root of a snapshot and the memory that a sandbox needs to
@@ -47,21 +48,21 @@ type SnapshotFacts struct {
 
 // DecideSnapshot grants a snapshot or returns why not. Authorize decides whether the caller can use
 // the sandbox.
-func DecideSnapshot(req api.SnapshotRequest, facts SnapshotFacts, rules Rules) (SnapshotPermit, error) {
+func DecideSnapshot(req api.SnapshotRequest, facts SnapshotFacts, set rules.Rules) (SnapshotPermit, error) {
 	switch req.Scope {
 	case "", api.SnapshotFiles, api.SnapshotWorkspace, api.SnapshotRoot:
 	default:
-		return SnapshotPermit{}, api.Invalid("scope", "scope %s is not known", show(string(req.Scope))).
+		return SnapshotPermit{}, api.Invalid("scope", "scope %s is not known", rules.Quote(string(req.Scope))).
 			WithHint("write %q, %q or %q", api.SnapshotFiles, api.SnapshotWorkspace, api.SnapshotRoot)
 	}
 	if req.Name != "" && !api.ValidName(req.Name) {
-		return SnapshotPermit{}, api.Invalid("name", "snapshot name %s is not valid", show(req.Name)).WithHint("%s", nameHint())
+		return SnapshotPermit{}, api.Invalid("name", "snapshot name %s is not valid", rules.Quote(req.Name)).WithHint("%s", rules.NameHint())
 	}
 	if err := checkLabels(&decision{spec: api.SandboxSpec{Labels: req.Labels}}); err != nil {
 		return SnapshotPermit{}, err
 	}
-	count, countRule := limitFor(rules, facts.Tenant, rules.MaxSnapshotsPerTenant, "max_snapshots_per_tenant", "max_snapshots", func(t TenantRule) *int { return t.MaxSnapshots })
-	bytes, bytesRule := limitFor(rules, facts.Tenant, rules.MaxSnapshotBytesPerTenant, "max_snapshot_bytes_per_tenant", "max_snapshot_bytes", func(t TenantRule) *Size { return t.MaxSnapshotBytes })
+	count, countRule := limitFor(set, facts.Tenant, set.MaxSnapshotsPerTenant, "max_snapshots_per_tenant", "max_snapshots", func(t rules.TenantRule) *int { return t.MaxSnapshots })
+	bytes, bytesRule := limitFor(set, facts.Tenant, set.MaxSnapshotBytesPerTenant, "max_snapshot_bytes_per_tenant", "max_snapshot_bytes", func(t rules.TenantRule) *rules.Size { return t.MaxSnapshotBytes })
 	p := SnapshotPermit{
 		valid: true, request: req,
 		maxCount: cmp.Or(count, usualSnapshots),
@@ -81,7 +82,7 @@ func DecideSnapshot(req api.SnapshotRequest, facts SnapshotFacts, rules Rules) (
 
 // NoSnapshot is the error for a snapshot that does not exist, or not for the caller.
 func NoSnapshot(ref string) *api.Error {
-	e := api.Errorf(api.CodeNotFound, "there is no snapshot %s", show(ref))
+	e := api.Errorf(api.CodeNotFound, "there is no snapshot %s", rules.Quote(ref))
 	return e.WithHint("cloche snapshot ls lists the ones that exist")
 }
 
@@ -109,13 +110,13 @@ func checkSnapshot(d *decision) *api.Error {
 	files, root := snap.Scope != api.SnapshotRoot, snap.Scope != api.SnapshotWorkspace
 	switch {
 	case files && w.Dir != "":
-		return api.Invalid("workspace.dir", "the files of snapshot %s would go into a directory of the host", show(snap.Name)).
+		return api.Invalid("workspace.dir", "the files of snapshot %s would go into a directory of the host", rules.Quote(snap.Name)).
 			WithHint("leave workspace out for a private copy, or name a workspace that is new")
 	case files && w.ReadOnly:
-		return api.Invalid("workspace.read_only", "the files of snapshot %s would go into a workspace that is read-only", show(snap.Name)).
+		return api.Invalid("workspace.read_only", "the files of snapshot %s would go into a workspace that is read-only", rules.Quote(snap.Name)).
 			WithHint("leave workspace.read_only out")
 	case root && *d.spec.ReadOnlyRoot:
-		return unsupported("read_only_root", "snapshot %s changes the root, and this sandbox's is read-only", show(snap.Name)).
+		return unsupported("read_only_root", "snapshot %s changes the root, and this sandbox's is read-only", rules.Quote(snap.Name)).
 			WithHint("leave read_only_root out, or choose a profile with a root that can be written")
 	}
 	d.snapshot = snap
@@ -129,12 +130,12 @@ func checkSnapshotFits(d *decision) *api.Error {
 	}
 	have, l := d.snapshot.RootBytes, d.spec.Limits
 	if d.rootBytes > 0 && have > d.rootBytes {
-		return api.Invalid(fieldDisk, "the root of snapshot %s has %s, and the root's part of limits.disk_bytes is %s", show(d.snapshot.Name), formatSize(float64(have)), formatSize(float64(d.rootBytes))).
+		return api.Invalid(rules.FieldDisk, "the root of snapshot %s has %s, and the root's part of limits.disk_bytes is %s", rules.Quote(d.snapshot.Name), rules.FormatSize(float64(have)), rules.FormatSize(float64(d.rootBytes))).
 			WithHint("ask for a limit of more than that, or for a smaller workspace.size_bytes")
 	}
 	if l.MemoryBytes > 0 && have > l.MemoryBytes/maxRootShare {
-		return api.Invalid(fieldMemory, "the root of snapshot %s has %s, and taking it in needs %d times as much memory; limits.memory_bytes is %s",
-			show(d.snapshot.Name), formatSize(float64(have)), maxRootShare, formatSize(float64(l.MemoryBytes))).
+		return api.Invalid(rules.FieldMemory, "the root of snapshot %s has %s, and taking it in needs %d times as much memory; limits.memory_bytes is %s",
+			rules.Quote(d.snapshot.Name), rules.FormatSize(float64(have)), maxRootShare, rules.FormatSize(float64(l.MemoryBytes))).
 			WithHint("ask for limits.memory_bytes of at least %d", have*maxRootShare)
 	}
 	return nil

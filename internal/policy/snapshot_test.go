@@ -6,13 +6,14 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 func TestDecideSnapshot(t *testing.T) {
 	for name, tc := range map[string]struct {
 		req   api.SnapshotRequest
 		facts policy.SnapshotFacts
-		rules policy.Rules
+		rules rules.Rules
 		code  api.Code
 		rule  string
 	}{
@@ -23,8 +24,8 @@ func TestDecideSnapshot(t *testing.T) {
 		"bad label":        {req: api.SnapshotRequest{Labels: map[string]string{"": "v"}}, code: api.CodeInvalid},
 		"too many":         {facts: policy.SnapshotFacts{Count: 100}, code: api.CodeTooMany, rule: "max_snapshots_per_tenant"},
 		"too much":         {facts: policy.SnapshotFacts{Bytes: 32 << 30}, code: api.CodeTooMany, rule: "max_snapshot_bytes_per_tenant"},
-		"allowed more":     {facts: policy.SnapshotFacts{Count: 100, Bytes: 32 << 30}, rules: policy.Rules{MaxSnapshotsPerTenant: 101, MaxSnapshotBytesPerTenant: 33 << 30}},
-		"allowed just one": {facts: policy.SnapshotFacts{Count: 1}, rules: policy.Rules{MaxSnapshotsPerTenant: 1}, code: api.CodeTooMany, rule: "max_snapshots_per_tenant"},
+		"allowed more":     {facts: policy.SnapshotFacts{Count: 100, Bytes: 32 << 30}, rules: rules.Rules{MaxSnapshotsPerTenant: 101, MaxSnapshotBytesPerTenant: 33 << 30}},
+		"allowed just one": {facts: policy.SnapshotFacts{Count: 1}, rules: rules.Rules{MaxSnapshotsPerTenant: 1}, code: api.CodeTooMany, rule: "max_snapshots_per_tenant"},
 	} {
 		p, err := policy.DecideSnapshot(tc.req, tc.facts, tc.rules)
 		if api.CodeOf(err) != tc.code || p.Valid() != (tc.code == "") {
@@ -76,7 +77,7 @@ func TestBeginWithSnapshot(t *testing.T) {
 		f := facts()
 		f.Snapshot, f.NoLayers, f.Workspace = tc.snap, tc.no, tc.has
 		f.HardQuota = api.Enforcement{OK: true}
-		p, err := policy.Decide(policy.Request{Spec: tc.spec, Facts: f}, policy.Caller{Tenant: "red", UID: -1}, policy.Rules{})
+		p, err := policy.Decide(policy.Request{Spec: tc.spec, Facts: f}, policy.Caller{Tenant: "red", UID: -1}, rules.Rules{})
 		e, _ := err.(*api.Error)
 		switch {
 		case tc.field == "workspace.dir" && e != nil && strings.HasPrefix(e.Field, "workspace"):

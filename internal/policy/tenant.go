@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Rate is a tenant's request rate.
@@ -19,12 +20,12 @@ type Rate struct {
 
 // RateOf returns the request rate of a caller, or false if it has no limit. The operator has no
 // limit, because it must always be able to stop an overload.
-func RateOf(caller Caller, rules Rules) (Rate, bool) {
+func RateOf(caller Caller, set rules.Rules) (Rate, bool) {
 	if caller.Operator {
 		return Rate{}, false
 	}
-	r, rule := rules.Rate, "rate"
-	if own := rules.Tenants[caller.Tenant].Rate; own != nil {
+	r, rule := set.Rate, "rate"
+	if own := set.Tenants[caller.Tenant].Rate; own != nil {
 		r, rule = own, "tenants."+caller.Tenant+".rate"
 	}
 	if r == nil || r.Requests <= 0 {
@@ -56,13 +57,13 @@ func tooMany(rule, format string, args ...any) *api.Error {
 }
 
 // quota returns the maximum number of live sandboxes.
-func quotaOf(r Rules, tenant string) Quota {
-	n, rule := limitFor(r, tenant, r.MaxSandboxesPerTenant, "max_sandboxes_per_tenant", "max_sandboxes", func(t TenantRule) *int { return t.MaxSandboxes })
+func quotaOf(r rules.Rules, tenant string) Quota {
+	n, rule := limitFor(r, tenant, r.MaxSandboxesPerTenant, "max_sandboxes_per_tenant", "max_sandboxes", func(t rules.TenantRule) *int { return t.MaxSandboxes })
 	return Quota{Total: max(r.MaxSandboxes, 0), Tenant: max(n, 0), rule: rule}
 }
 
 // limitFor returns a limit for all tenants, or one tenant's own, with its rule.
-func limitFor[T int | Size](r Rules, tenant string, all T, allKey, ownKey string, own func(TenantRule) *T) (T, string) {
+func limitFor[T int | rules.Size](r rules.Rules, tenant string, all T, allKey, ownKey string, own func(rules.TenantRule) *T) (T, string) {
 	if t, ok := r.Tenants[tenant]; ok {
 		if v := own(t); v != nil {
 			return *v, "tenants." + tenant + "." + ownKey

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // checkUnbounded reports a workspace through which a sandbox can fill the disk: a named one without
@@ -11,14 +12,14 @@ import (
 // caller chose a directory of the host, so those are not reported.
 func checkUnbounded(d *decision) *api.Error {
 	w := d.spec.Workspace
-	if w.Name == "" || w.ReadOnly || w.SizeBytes > 0 || d.isUnenforced(fieldWorkspaceSize) {
+	if w.Name == "" || w.ReadOnly || w.SizeBytes > 0 || d.isUnenforced(rules.FieldWorkspaceSize) {
 		return nil
 	}
 	reason := "nothing bounds a named workspace that has no size"
 	if w.Layered {
 		reason = "nothing bounds the layer over a named workspace that has no size"
 	}
-	d.unenforced = append(d.unenforced, api.Unenforced{Field: fieldWorkspaceSize, Reason: reason})
+	d.unenforced = append(d.unenforced, api.Unenforced{Field: rules.FieldWorkspaceSize, Reason: reason})
 	return nil
 }
 

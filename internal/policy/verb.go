@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Verb is an operation that a caller can request from the core.
@@ -202,6 +203,6 @@ func SeesSandbox(caller Caller, tenant, profile string) bool {
 // NoSandbox is the error for a sandbox that does not exist, or not for the
 // caller.
 func NoSandbox(ref string) *api.Error {
-	e := api.Errorf(api.CodeNotFound, "there is no sandbox %s", show(ref))
+	e := api.Errorf(api.CodeNotFound, "there is no sandbox %s", rules.Quote(ref))
 	return e.WithHint("cloche ls lists the ones that exist")
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // A Windows host has many names for each directory. Policy compares one form: the name with a
@@ -32,9 +33,9 @@ func windowsBlocked() []blockedPath {
 // cleanHost checks one path of the host and returns it clean.
 func (d *decision) cleanHost(field, p string) (string, *api.Error) {
 	if !d.facts.Windows {
-		return cleanAbs(field, p)
+		return rules.CleanAbs(field, p)
 	}
-	return cleanWindows(field, p)
+	return rules.CleanWindows(field, p)
 }
 
 // cleanRule is clean for a path of the operator's rules. It returns "" for a path that has no
@@ -43,7 +44,7 @@ func (d *decision) cleanRule(p string) string {
 	if !d.facts.Windows {
 		return clean(p)
 	}
-	c, err := cleanWindows("", p)
+	c, err := rules.CleanWindows("", p)
 	if err != nil {
 		return ""
 	}

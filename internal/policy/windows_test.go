@@ -7,11 +7,12 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // windows is a machine of Windows on which the caller owns every directory that the
 // request leads to.
-func windows(spec api.SandboxSpec, c policy.Caller, r policy.Rules) policy.Facts {
+func windows(spec api.SandboxSpec, c policy.Caller, r rules.Rules) policy.Facts {
 	f := facts()
 	f.Windows, f.Home, f.UserHome = true, `C:\Users\Alice\AppData\Local\cloche`, `C:\Users\Alice`
 	f.Dirs = map[string]policy.DirFact{}
@@ -97,7 +98,7 @@ func TestWindowsPaths(t *testing.T) {
 	} {
 		for who, c := range map[string]policy.Caller{"operator": operator, "root": root} {
 			for _, spec := range []api.SandboxSpec{mount(p, false), mount(p, true)} {
-				_, err := policy.Decide(policy.Request{Spec: spec, Facts: windows(spec, c, policy.Rules{})}, c, policy.Rules{})
+				_, err := policy.Decide(policy.Request{Spec: spec, Facts: windows(spec, c, rules.Rules{})}, c, rules.Rules{})
 				if api.CodeOf(err) != want.code {
 					t.Errorf("%s names %q: %v, want %q", who, p, err, want.code)
 					continue
@@ -109,7 +110,7 @@ func TestWindowsPaths(t *testing.T) {
 		}
 	}
 	for _, p := range []string{`C:\Users\Alice\project`, `c:/data`, `\\server\share`, `\\?\C:\Windows`} {
-		_, err := policy.Decide(policy.Request{Spec: mount(p, true), Facts: facts()}, operator, policy.Rules{})
+		_, err := policy.Decide(policy.Request{Spec: mount(p, true), Facts: facts()}, operator, rules.Rules{})
 		want{code: api.CodeInvalid, field: "mounts[0].source", says: "path of Windows"}.check(t, err)
 	}
 }
@@ -121,12 +122,12 @@ func containsAny(text, alternatives string) bool {
 
 // TestWindowsGrants: what the operator grants and blocks is meant in every spelling.
 func TestWindowsGrants(t *testing.T) {
-	rules := policy.Rules{Mounts: []policy.MountRule{{Root: `D:\Shared`, Write: true}}, BlockedPaths: []string{`d:/shared/Private`}}
+	set := rules.Rules{Mounts: []rules.MountRule{{Root: `D:\Shared`, Write: true}}, BlockedPaths: []string{`d:/shared/Private`}}
 	for p, code := range map[string]api.Code{
 		`d:\shared\x`: "", `/d/SHARED`: api.CodeDenied, `D:\Shared\PRIVATE\y`: api.CodeDenied, `D:\Sharedness`: api.CodeDenied, `C:\Shared`: api.CodeDenied,
 	} {
 		spec := mount(p, false)
-		_, err := policy.Decide(policy.Request{Spec: spec, Facts: windows(spec, tenant, rules)}, tenant, rules)
+		_, err := policy.Decide(policy.Request{Spec: spec, Facts: windows(spec, tenant, set)}, tenant, set)
 		if api.CodeOf(err) != code {
 			t.Errorf("a tenant names %s: %v, want %q", p, err, code)
 		}
@@ -140,8 +141,8 @@ func FuzzWindowsPath(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, p string) {
-		for _, name := range policy.WindowsPaths(mount(p, true), operator, policy.Rules{}) {
-			if again := policy.WindowsPaths(mount(policy.WindowsName(name), true), operator, policy.Rules{}); !slices.Equal(again, []string{name}) {
+		for _, name := range policy.WindowsPaths(mount(p, true), operator, rules.Rules{}) {
+			if again := policy.WindowsPaths(mount(policy.WindowsName(name), true), operator, rules.Rules{}); !slices.Equal(again, []string{name}) {
 				t.Errorf("%q became %q, and that %q", p, name, again)
 			}
 			drive, below := name[:3], name[3:]

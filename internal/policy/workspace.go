@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 const (
@@ -30,7 +31,7 @@ func (p Permit) Workspace() WorkspaceGrant { return p.granted }
 // workspace that is not measured.
 func (d *decision) given(field string) bool {
 	w := d.spec.Workspace
-	isBound := field == fieldWorkspaceSize || field == fieldWorkspaceInodes
+	isBound := field == rules.FieldWorkspaceSize || field == rules.FieldWorkspaceInodes
 	return isBound && w.Name != "" && d.facts.Workspace != nil && w.Quota != api.QuotaMeasured
 }
 
@@ -38,7 +39,7 @@ func (d *decision) given(field string) bool {
 // enforce it, or the request chose a weaker mode than the rules set.
 func (d *decision) unbounded(field string) bool {
 	w := d.spec.Workspace
-	isBound := field == fieldWorkspaceSize || field == fieldWorkspaceInodes
+	isBound := field == rules.FieldWorkspaceSize || field == rules.FieldWorkspaceInodes
 	return isBound && (w.Dir != "" || w.Quota == api.QuotaMeasured || w.Quota == api.QuotaWatched)
 }
 
@@ -46,7 +47,7 @@ func checkQuotaMode(w *api.Workspace) *api.Error {
 	switch w.Quota {
 	case "", api.QuotaHard, api.QuotaMeasured, api.QuotaWatched:
 	default:
-		return api.Invalid("workspace.quota", "workspace.quota %s is not known", show(string(w.Quota))).
+		return api.Invalid("workspace.quota", "workspace.quota %s is not known", rules.Quote(string(w.Quota))).
 			WithHint("write %q, %q or %q", api.QuotaHard, api.QuotaMeasured, api.QuotaWatched)
 	}
 	if w.Quota == api.QuotaWatched && (w.Name != "" || w.Dir != "") {
@@ -77,7 +78,7 @@ func kindOf(w *api.Workspace) string {
 // checkWorkspaceBound finds what enforces the limits of the workspace, or returns why nothing can.
 func checkWorkspaceBound(d *decision) *api.Error {
 	w := d.spec.Workspace
-	spaces, _ := limitFor(d.rules, d.caller.Tenant, d.rules.MaxWorkspacesPerTenant, "max_workspaces_per_tenant", "max_workspaces", func(t TenantRule) *int { return t.MaxWorkspaces })
+	spaces, _ := limitFor(d.rules, d.caller.Tenant, d.rules.MaxWorkspacesPerTenant, "max_workspaces_per_tenant", "max_workspaces", func(t rules.TenantRule) *int { return t.MaxWorkspaces })
 	d.granted = WorkspaceGrant{Max: max(spaces, 0)}
 	w.Enforced = ""
 	has := d.facts.Workspace
@@ -94,7 +95,7 @@ func checkWorkspaceBound(d *decision) *api.Error {
 		return nil
 	case w.Quota == api.QuotaMeasured, w.Quota == api.QuotaWatched:
 		if rule := d.hardRule(); rule != "" && w.Dir == "" && (has == nil || has.SizeBytes == 0) {
-			return denied(rule, "workspace.quota", "workspace.quota is %s, and the operator bounds the workspaces of profile %s", w.Quota, show(d.profile.name)).
+			return rules.Denied(rule, "workspace.quota", "workspace.quota is %s, and the operator bounds the workspaces of profile %s", w.Quota, rules.Quote(d.profile.Name)).
 				WithHint("leave it out, or name a workspace that has a bound")
 		}
 		switch {
@@ -113,14 +114,14 @@ func checkWorkspaceBound(d *decision) *api.Error {
 	case w.SizeBytes == 0 && w.Inodes == 0:
 		return nil
 	case w.Dir != "":
-		return unsupported(fieldWorkspaceSize, "a bound of workspace.dir was asked for, and nothing holds what is written to a directory of the host").
+		return unsupported(rules.FieldWorkspaceSize, "a bound of workspace.dir was asked for, and nothing holds what is written to a directory of the host").
 			WithHint("ask for workspace.quota %q, which looks before and after each command, or leave the bound out", api.QuotaMeasured)
 	case w.SizeBytes == 0:
-		return api.Invalid(fieldWorkspaceSize, "workspace.inodes is %d, and workspace.size_bytes is not set", w.Inodes).
+		return api.Invalid(rules.FieldWorkspaceSize, "workspace.inodes is %d, and workspace.size_bytes is not set", w.Inodes).
 			WithHint("name a size as well: it is what the kernel holds")
 	}
 	if w.Quota == api.QuotaHard && w.Name == "" {
-		d.demanded[fieldWorkspaceSize] = true
+		d.demanded[rules.FieldWorkspaceSize] = true
 	}
 	switch byDefault := d.byDefault(w); {
 	case byDefault && d.facts.Projects:
@@ -139,9 +140,9 @@ func checkWorkspaceBound(d *decision) *api.Error {
 	switch {
 	case w.Inodes == 0:
 		w.Inodes = usualInodesOf(w.SizeBytes)
-	case w.Inodes > most && d.demanded[fieldWorkspaceInodes] && d.profile.ruled[fieldWorkspaceInodes] == "":
-		return api.Invalid(fieldWorkspaceInodes, "workspace.inodes is %d, and a workspace of %s has space for %d", w.Inodes, formatSize(float64(w.SizeBytes)), most).
-			WithHint("ask for at most %d, one for each %s, or for a larger workspace", most, formatSize(inodeBytes))
+	case w.Inodes > most && d.demanded[rules.FieldWorkspaceInodes] && d.profile.Ruled[rules.FieldWorkspaceInodes] == "":
+		return api.Invalid(rules.FieldWorkspaceInodes, "workspace.inodes is %d, and a workspace of %s has space for %d", w.Inodes, rules.FormatSize(float64(w.SizeBytes)), most).
+			WithHint("ask for at most %d, one for each %s, or for a larger workspace", most, rules.FormatSize(inodeBytes))
 	}
 	w.Inodes = min(w.Inodes, most)
 	w.Enforced = api.HeldByKernel
@@ -158,13 +159,13 @@ func usualInodesOf(sizeBytes int64) int64 {
 // watched if the kernel could enforce the limit only with a separate filesystem, which would slow
 // down each create, each write and each end.
 func (d *decision) byDefault(w *api.Workspace) bool {
-	return w.Name == "" && w.Dir == "" && w.Quota == "" && !d.demanded[fieldWorkspaceSize] && !d.demanded[fieldWorkspaceInodes]
+	return w.Name == "" && w.Dir == "" && w.Quota == "" && !d.demanded[rules.FieldWorkspaceSize] && !d.demanded[rules.FieldWorkspaceInodes]
 }
 
 // hardRule returns the operator's rule that limits workspaces. A workspace that is only measured
 // does not satisfy it.
 func (d *decision) hardRule() string {
-	if rule := d.profile.ruled[fieldWorkspaceSize]; rule != "" && d.profile.defaults.WorkspaceBytes > 0 {
+	if rule := d.profile.Ruled[rules.FieldWorkspaceSize]; rule != "" && d.profile.Defaults.WorkspaceBytes > 0 {
 		return rule
 	}
 	return ""
@@ -178,8 +179,8 @@ func (d *decision) takeBounds(w *api.Workspace, has *api.WorkspaceInfo) *api.Err
 		used       *int64
 		format     func(float64) string
 	}{
-		{fieldWorkspaceSize, w.SizeBytes, has.SizeBytes, has.UsedBytes, formatSize},
-		{fieldWorkspaceInodes, w.Inodes, has.Inodes, has.UsedInodes, wire},
+		{rules.FieldWorkspaceSize, w.SizeBytes, has.SizeBytes, has.UsedBytes, rules.FormatSize},
+		{rules.FieldWorkspaceInodes, w.Inodes, has.Inodes, has.UsedInodes, rules.FormatNumber},
 	} {
 		if b.asked == 0 || b.asked == b.has {
 			continue
@@ -208,19 +209,19 @@ func (d *decision) noHardQuota(w *api.Workspace) *api.Error {
 	if !d.caller.Operator {
 		reason = "the operator sees why"
 	}
-	for _, field := range []string{fieldWorkspaceSize, fieldWorkspaceInodes} {
+	for _, field := range []string{rules.FieldWorkspaceSize, rules.FieldWorkspaceInodes} {
 		if !d.demanded[field] {
 			continue
 		}
 		e := unsupported(field, "%s was asked for, and this machine cannot hold a workspace to it: %s", field, reason)
-		if rule := d.profile.ruled[field]; rule != "" {
+		if rule := d.profile.Ruled[field]; rule != "" {
 			e.Rule = rule
 			return e.WithHint("the operator's rule %s requires this; fix what is missing, or remove the rule", rule)
 		}
 		return e.WithHint("fix what is missing, ask for workspace.quota %q, which checks before and after each command, or %q, which checks while they run, or leave the bound out", api.QuotaMeasured, api.QuotaWatched)
 	}
 	w.SizeBytes, w.Inodes = 0, 0
-	d.unenforced = append(d.unenforced, api.Unenforced{Field: fieldWorkspaceSize, Reason: reason})
+	d.unenforced = append(d.unenforced, api.Unenforced{Field: rules.FieldWorkspaceSize, Reason: reason})
 	return nil
 }
 
@@ -250,12 +251,12 @@ func (p WorkspacePermit) Max() int { return p.max }
 
 // DecideWorkspace grants a named workspace on its own, with the defaults and ceilings of the
 // default profile. hard says whether the kernel can enforce its limits here.
-func DecideWorkspace(spec api.WorkspaceSpec, hard api.Enforcement, caller Caller, rules Rules) (WorkspacePermit, error) {
+func DecideWorkspace(spec api.WorkspaceSpec, hard api.Enforcement, caller Caller, set rules.Rules) (WorkspacePermit, error) {
 	if spec.Name == "" {
-		return WorkspacePermit{}, api.Invalid("name", "the workspace has no name").WithHint("%s", nameHint())
+		return WorkspacePermit{}, api.Invalid("name", "the workspace has no name").WithHint("%s", rules.NameHint())
 	}
 	d := &decision{
-		facts: Facts{HardQuota: hard}, caller: caller, rules: rules, demanded: map[string]bool{},
+		facts: Facts{HardQuota: hard}, caller: caller, rules: set, demanded: map[string]bool{},
 		spec: api.SandboxSpec{
 			Workspace: &api.Workspace{Name: spec.Name, SizeBytes: spec.SizeBytes, Inodes: spec.Inodes},
 			Labels:    maps.Clone(spec.Labels),

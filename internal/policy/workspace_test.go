@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 var (
@@ -18,10 +19,10 @@ func TestWorkspaceBounds(t *testing.T) {
 	const gib = 1 << 30
 	bounded := &api.WorkspaceInfo{Name: "data", SizeBytes: gib, Inodes: 1000, Enforced: api.HeldByKernel, UsedBytes: new(int64(700 << 20))}
 	plain := &api.WorkspaceInfo{Name: "data"}
-	ruled := policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {
-		Defaults: policy.LimitRule{Workspace: new(policy.Size(2 * gib))}, Ceilings: policy.LimitRule{Workspace: new(policy.Size(4 * gib))},
+	ruled := rules.Rules{Profiles: map[string]rules.ProfileRule{"agent": {
+		Defaults: rules.LimitRule{Workspace: new(rules.Size(2 * gib))}, Ceilings: rules.LimitRule{Workspace: new(rules.Size(4 * gib))},
 	}}}
-	lifted := policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {Defaults: policy.LimitRule{Workspace: new(policy.Size(0))}}}}
+	lifted := rules.Rules{Profiles: map[string]rules.ProfileRule{"agent": {Defaults: rules.LimitRule{Workspace: new(rules.Size(0))}}}}
 	watched := func(size int64) api.Workspace {
 		return api.Workspace{SizeBytes: size, Inodes: size / 16384, Enforced: "watched"}
 	}
@@ -32,7 +33,7 @@ func TestWorkspaceBounds(t *testing.T) {
 		hard   api.Enforcement
 		// projects: the kernel does so by quotas of the home's filesystem.
 		projects bool
-		rules    policy.Rules
+		rules    rules.Rules
 		got      api.Workspace // SizeBytes, Inodes and Enforced
 		want     want
 	}{
@@ -107,7 +108,7 @@ func TestWorkspaceBounds(t *testing.T) {
 	}
 	f := facts()
 	f.HardQuota = cannotHold
-	_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Workspace: &api.Workspace{SizeBytes: gib}}, Facts: f}, tenant, policy.Rules{})
+	_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Workspace: &api.Workspace{SizeBytes: gib}}, Facts: f}, tenant, rules.Rules{})
 	if err == nil || strings.Contains(err.Error(), "/dev") {
 		t.Errorf("a tenant is told %v", err)
 	}
@@ -117,11 +118,11 @@ func TestWorkspaceBounds(t *testing.T) {
 func TestUnboundedWorkspaces(t *testing.T) {
 	const dir, gib = "/home/alice/project", 1 << 30
 	bounded := &api.WorkspaceInfo{Name: "data", SizeBytes: gib, Inodes: 1000, Enforced: api.HeldByKernel}
-	lifted := policy.Rules{Profiles: map[string]policy.ProfileRule{"agent": {Defaults: policy.LimitRule{Workspace: new(policy.Size(0))}}}}
+	lifted := rules.Rules{Profiles: map[string]rules.ProfileRule{"agent": {Defaults: rules.LimitRule{Workspace: new(rules.Size(0))}}}}
 	for name, c := range map[string]struct {
 		asked  api.Workspace
 		exists *api.WorkspaceInfo
-		rules  policy.Rules
+		rules  rules.Rules
 		says   string
 	}{
 		"private":                {},
@@ -163,17 +164,17 @@ func TestMemoryFilesystemsFitTheMemory(t *testing.T) {
 		{0, 0, 4096 * mib, 512 * mib, 64 * mib},
 		{90 * mib, 1 * mib, 96 * mib, 90 * mib, 1 * mib},
 	} {
-		p := decide(t, api.SandboxSpec{Limits: api.Limits{TmpBytes: c.tmp, ShmBytes: c.shm, MemoryBytes: c.memory}}, operator, policy.Rules{})
+		p := decide(t, api.SandboxSpec{Limits: api.Limits{TmpBytes: c.tmp, ShmBytes: c.shm, MemoryBytes: c.memory}}, operator, rules.Rules{})
 		if l := p.Limits(); l.TmpBytes != c.wantTmp || l.ShmBytes != c.wantShm {
 			t.Errorf("%+v: %+v", c, l)
 		}
 	}
-	_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Limits: api.Limits{ShmBytes: 97 * mib, MemoryBytes: 96 * mib}}, Facts: facts()}, operator, policy.Rules{})
+	_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Limits: api.Limits{ShmBytes: 97 * mib, MemoryBytes: 96 * mib}}, Facts: facts()}, operator, rules.Rules{})
 	want{code: api.CodeInvalid, field: "limits.shm_bytes", says: "memory"}.check(t, err)
 }
 
 func TestDecideWorkspace(t *testing.T) {
-	p, err := policy.DecideWorkspace(api.WorkspaceSpec{Name: "data", SizeBytes: 1 << 30, Labels: map[string]string{"a": "b"}}, canHold, tenant, policy.Rules{MaxWorkspacesPerTenant: 3})
+	p, err := policy.DecideWorkspace(api.WorkspaceSpec{Name: "data", SizeBytes: 1 << 30, Labels: map[string]string{"a": "b"}}, canHold, tenant, rules.Rules{MaxWorkspacesPerTenant: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +185,7 @@ func TestDecideWorkspace(t *testing.T) {
 	for _, c := range []struct {
 		spec api.WorkspaceSpec
 		hard api.Enforcement
-		r    policy.Rules
+		r    rules.Rules
 		w    want
 	}{
 		{spec: api.WorkspaceSpec{}, hard: canHold, w: want{code: api.CodeInvalid, field: "name"}},
@@ -192,7 +193,7 @@ func TestDecideWorkspace(t *testing.T) {
 		{spec: api.WorkspaceSpec{Name: "a", SizeBytes: -1}, hard: canHold, w: want{code: api.CodeInvalid, field: "size_bytes"}},
 		{spec: api.WorkspaceSpec{Name: "a", SizeBytes: 1 << 30}, hard: cannotHold, w: want{code: api.CodeUnsupported, field: "size_bytes"}},
 		{spec: api.WorkspaceSpec{Name: "a", Labels: map[string]string{"": ""}}, hard: canHold, w: want{code: api.CodeInvalid, field: "labels."}},
-		{spec: api.WorkspaceSpec{Name: "a"}, hard: canHold, r: policy.Rules{Enabled: new(false)}, w: want{code: api.CodeDisabled}},
+		{spec: api.WorkspaceSpec{Name: "a"}, hard: canHold, r: rules.Rules{Enabled: new(false)}, w: want{code: api.CodeDisabled}},
 	} {
 		p, err := policy.DecideWorkspace(c.spec, c.hard, tenant, c.r)
 		c.w.check(t, err)
@@ -200,7 +201,7 @@ func TestDecideWorkspace(t *testing.T) {
 			t.Errorf("%+v: refused, and valid", c.spec)
 		}
 	}
-	if _, err := policy.DecideWorkspace(api.WorkspaceSpec{Name: "a"}, cannotHold, tenant, policy.Rules{}); err != nil {
+	if _, err := policy.DecideWorkspace(api.WorkspaceSpec{Name: "a"}, cannotHold, tenant, rules.Rules{}); err != nil {
 		t.Errorf("one without bounds: %v", err)
 	}
 	if (policy.WorkspacePermit{}).Valid() {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // maxFile is more than a policy file may have, which its parser says.
@@ -27,12 +27,12 @@ type File struct {
 	// Optional: where there is no file, there are no rules.
 	Optional bool
 	// Over are keys that are set over what the file says, each time that it is read.
-	Over []policy.Override
+	Over []rules.Override
 }
 
 // Loaded are the rules as they were read.
 type Loaded struct {
-	Rules policy.Rules
+	Rules rules.Rules
 	// Digest is the file's SHA-256 in hexadecimal digits; empty is no file.
 	Digest string
 }
@@ -45,16 +45,16 @@ func (f File) Load() (Loaded, error) {
 		return Loaded{}, err
 	}
 	if data == nil {
-		rules, err := policy.ParseRulesOver(nil, f.Over)
+		rules, err := rules.ParseRulesOver(nil, f.Over)
 		return Loaded{Rules: rules}, err
 	}
 	sum := sha256.Sum256(data)
 	out := Loaded{Digest: hex.EncodeToString(sum[:])}
 	if saysNothing(data) {
 		return out, api.Invalid("version", "policy file %s is empty", filepath.Clean(f.Path)).
-			WithHint("write \"version: %d\" into it where no rule is meant, or remove it", policy.RulesVersion)
+			WithHint("write \"version: %d\" into it where no rule is meant, or remove it", rules.RulesVersion)
 	}
-	if out.Rules, err = policy.ParseRulesOver(data, f.Over); err != nil {
+	if out.Rules, err = rules.ParseRulesOver(data, f.Over); err != nil {
 		return out, fmt.Errorf("policy file %s: %w", filepath.Clean(f.Path), err)
 	}
 	return out, nil

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // LookEvery is how often a Follower looks at the file.
@@ -22,7 +22,7 @@ type Follower struct {
 	// Began is what was loaded at the start.
 	Began Loaded
 	// Use puts rules into force. While it fails it is tried again.
-	Use func(ctx context.Context, rules policy.Rules, digest string) error
+	Use func(ctx context.Context, rules rules.Rules, digest string) error
 	// Reject records rules that are not used, and why; digest is empty where there
 	// was nothing to read.
 	Reject func(ctx context.Context, digest string, why error)

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/rulefile"
 )
 
@@ -24,12 +24,12 @@ type followed struct {
 	path    string
 	hup     chan os.Signal
 	mu      sync.Mutex
-	took    []policy.Rules // guarded by mu
-	refused []string       // guarded by mu
+	took    []rules.Rules // guarded by mu
+	refused []string      // guarded by mu
 	fail    atomic.Bool
 }
 
-func (f *followed) used() []policy.Rules {
+func (f *followed) used() []rules.Rules {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.took)
@@ -67,7 +67,7 @@ func follow(t *testing.T, text string, optional bool, fn func(f *followed)) {
 			defer close(done)
 			(&rulefile.Follower{
 				File: file, Began: began, Logger: slog.New(slog.DiscardHandler),
-				Use: func(_ context.Context, r policy.Rules, digest string) error {
+				Use: func(_ context.Context, r rules.Rules, digest string) error {
 					if f.fail.Load() {
 						return errors.New("the disk is full")
 					}

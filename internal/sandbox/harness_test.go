@@ -41,7 +41,7 @@ var operator = policy.InProcessCaller(os.Geteuid())
 
 // rules are the ones that only a test can have: they let it choose an engine
 // that isolates nothing.
-var rules = policy.Rules{Engine: fake.Name, MinTier: api.TierNone}
+var rules = rules.Rules{Engine: fake.Name, MinTier: api.TierNone}
 
 // fixture is one home on one imaginary machine. Managers come and go in it, as
 // daemons do.

@@ -16,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -261,7 +262,7 @@ func TestFaultsOfASnapshot(t *testing.T) {
 	if got := w.kept(); len(got) != 0 {
 		t.Errorf("%v is left", got)
 	}
-	small, err := policy.DecideSnapshot(api.SnapshotRequest{}, policy.SnapshotFacts{}, policy.Rules{MaxSnapshotBytesPerTenant: 3})
+	small, err := policy.DecideSnapshot(api.SnapshotRequest{}, policy.SnapshotFacts{}, rules.Rules{MaxSnapshotBytesPerTenant: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,8 @@
-package policy
+package rules
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
@@ -206,3 +208,137 @@ type Duration time.Duration
 
 // IsEnabled returns the main switch with its default.
 func (r Rules) IsEnabled() bool { return r.Enabled == nil || *r.Enabled }
+
+// TenantRule has the limits of one tenant. Each overrides the limit for all tenants.
+type TenantRule struct {
+	// MaxSandboxes limits its live sandboxes; 0 is unlimited.
+	MaxSandboxes *int `yaml:"max_sandboxes"`
+	// MaxSnapshots and MaxSnapshotBytes limit its snapshots; 0 is the default.
+	MaxSnapshots     *int  `yaml:"max_snapshots"`
+	MaxSnapshotBytes *Size `yaml:"max_snapshot_bytes"`
+	// MaxWorkspaces limits its named workspaces; 0 is the default.
+	MaxWorkspaces *int `yaml:"max_workspaces"`
+	// Rate limits its requests.
+	Rate *RateRule `yaml:"rate"`
+	// Egress is what it can request in addition to what all tenants can, and its limits.
+	Egress EgressPart `yaml:"egress"`
+}
+
+// RateRule limits requests: a number in a period, and a burst after a pause.
+type RateRule struct {
+	// Requests is the number of requests in each Per; 0 is unlimited.
+	Requests int `yaml:"requests"`
+	// Per is the period. The default is one second.
+	Per Duration `yaml:"per"`
+	// Burst is the maximum burst; 0 is Requests.
+	Burst int `yaml:"burst"`
+}
+
+// maxPer is the longest period of a rate.
+const maxPer = Duration(24 * time.Hour)
+
+func ruleTenants(r Rules, report Reporter) {
+	ruleRate("rate", r.Rate, report)
+	for _, name := range slices.Sorted(maps.Keys(r.Tenants)) {
+		field, t := "tenants."+Shorten(name), r.Tenants[name]
+		if !api.ValidName(name) {
+			report(api.Invalid(field, "tenant %s is not valid", Quote(name)).WithHint("%s", NameHint()))
+		}
+		for _, c := range []struct {
+			key string
+			n   *int
+		}{{"max_sandboxes", t.MaxSandboxes}, {"max_snapshots", t.MaxSnapshots}, {"max_workspaces", t.MaxWorkspaces}} {
+			if c.n != nil && *c.n < 0 {
+				report(api.Invalid(field+"."+c.key, "%s.%s is %d", field, c.key, *c.n).WithHint("write a positive number, or 0 for the default"))
+			}
+		}
+		ruleRate(field+".rate", t.Rate, report)
+	}
+}
+
+func ruleRate(field string, r *RateRule, report Reporter) {
+	if r == nil {
+		return
+	}
+	const most = 1 << 20
+	for _, c := range []struct {
+		key string
+		n   int
+	}{{"requests", r.Requests}, {"burst", r.Burst}} {
+		if c.n < 0 || c.n > most {
+			report(api.Invalid(field+"."+c.key, "%s.%s is %d", field, c.key, c.n).WithHint("write a number of requests, at most %d", most))
+		}
+	}
+	if r.Per < 0 || r.Per > maxPer {
+		report(api.Invalid(field+".per", "%s.per is %s", field, time.Duration(r.Per)).WithHint("write a time such as 1s or 1m, at most 24h"))
+	}
+}
+
+// AuditRule says what the audit log records, how long it is kept, and who can read it.
+type AuditRule struct {
+	// Argv says how arguments are recorded. "redacted" (the default) removes what looks like a
+	// credential, keeps up to 4 KiB, and adds a digest of everything. "hash" records the
+	// program's name, the number of arguments and the digest. "full" records arguments unchanged.
+	Argv string `yaml:"argv"`
+	// OnFull is "refuse" (the default) to refuse operations that cannot be recorded, or "degrade"
+	// to serve requests and count the missing records.
+	OnFull string `yaml:"on_full"`
+	// SegmentSize and SegmentAge say when a file is closed and the next one begins; 0 is 64MiB
+	// and 24h.
+	SegmentSize Size     `yaml:"segment_size"`
+	SegmentAge  Duration `yaml:"segment_age"`
+	// KeepSize and KeepFor limit the closed files; 0 keeps all.
+	KeepSize Size     `yaml:"keep_size"`
+	KeepFor  Duration `yaml:"keep_for"`
+	// Tenants lists the tenants that can read the records of their own operations. "*" is every
+	// tenant.
+	Tenants []string `yaml:"tenants"`
+}
+
+const (
+	auditArgvRedacted = "redacted"
+	auditArgvHash     = "hash"
+	auditArgvFull     = "full"
+
+	auditRefuse  = "refuse"
+	auditDegrade = "degrade"
+
+	minSegmentSize = 128 << 10
+	minSegmentAge  = Duration(time.Minute)
+)
+
+// AuditArgv returns how a command line is recorded: "redacted", "hash" or "full".
+func (r Rules) AuditArgv() string {
+	if r.Audit.Argv == "" {
+		return auditArgvRedacted
+	}
+	return r.Audit.Argv
+}
+
+// AuditDegrades reports whether requests are served without a record when there is no space for
+// one.
+func (r Rules) AuditDegrades() bool { return r.Audit.OnFull == auditDegrade }
+
+func ruleAudit(r Rules, report Reporter) {
+	a := r.Audit
+	if !slices.Contains([]string{"", auditArgvRedacted, auditArgvHash, auditArgvFull}, a.Argv) {
+		report(api.Invalid("audit.argv", "audit.argv %s is not known", Quote(a.Argv)).
+			WithHint("write %q, %q or %q", auditArgvRedacted, auditArgvHash, auditArgvFull))
+	}
+	if !slices.Contains([]string{"", auditRefuse, auditDegrade}, a.OnFull) {
+		report(api.Invalid("audit.on_full", "audit.on_full %s is not known", Quote(a.OnFull)).
+			WithHint("write %q or %q", auditRefuse, auditDegrade))
+	}
+	if a.SegmentSize != 0 && a.SegmentSize < minSegmentSize {
+		report(api.Invalid("audit.segment_size", "audit.segment_size is %d bytes", a.SegmentSize).WithHint("write 128KiB or more"))
+	}
+	if a.SegmentAge != 0 && a.SegmentAge < minSegmentAge {
+		report(api.Invalid("audit.segment_age", "audit.segment_age is %s", time.Duration(a.SegmentAge)).WithHint("write 1m or more"))
+	}
+	for i, t := range a.Tenants {
+		if t == "" {
+			report(api.Invalid(ElementAt("audit.tenants", i), "%s is empty", ElementAt("audit.tenants", i)).
+				WithHint(`name a tenant, or write "*" for every one`))
+		}
+	}
+}

@@ -1,4 +1,4 @@
-package policy
+package rules
 
 import (
 	"errors"
@@ -14,16 +14,16 @@ import (
 // rawNumber formats any float, NaN and infinities included.
 func rawNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// wire formats a limit as in the request, for a report on that field.
-func wire(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+// FormatNumber formats a limit as in the request, for a report on that field.
+func FormatNumber(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
-// formatSize uses binary units for exact multiples, so that the result can be parsed again.
-func formatSize(v float64) string {
+// FormatSize uses binary units for exact multiples, so that the result can be parsed again.
+func FormatSize(v float64) string {
 	n := int64(v)
 	for _, u := range []struct {
 		name string
 		size int64
-	}{{"TiB", 1 << 40}, {"GiB", gib}, {"MiB", mib}, {"KiB", 1 << 10}} {
+	}{{"TiB", 1 << 40}, {"GiB", Gib}, {"MiB", mib}, {"KiB", 1 << 10}} {
 		if n >= u.size && n%u.size == 0 {
 			return strconv.FormatInt(n/u.size, 10) + u.name
 		}
@@ -40,13 +40,13 @@ func parseSize(s string) (Size, error) {
 	unit := strings.ToLower(strings.TrimSpace(s[len(digits):]))
 	scale, ok := map[string]float64{
 		"": 1, "b": 1,
-		"k": 1 << 10, "m": mib, "g": gib, "t": 1 << 40,
-		"kib": 1 << 10, "mib": mib, "gib": gib, "tib": 1 << 40,
+		"k": 1 << 10, "m": mib, "g": Gib, "t": 1 << 40,
+		"kib": 1 << 10, "mib": mib, "gib": Gib, "tib": 1 << 40,
 		"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
 	}[unit]
 	n, err := strconv.ParseFloat(digits, 64)
 	if !ok || err != nil || math.IsNaN(n) || n < 0 || n*scale > 1<<50 {
-		return 0, fmt.Errorf("size %s is not valid: write bytes or a unit, such as 1048576, 512MiB or 2GiB", show(s))
+		return 0, fmt.Errorf("size %s is not valid: write bytes or a unit, such as 1048576, 512MiB or 2GiB", Quote(s))
 	}
 	return Size(n * scale), nil
 }
@@ -54,8 +54,8 @@ func parseSize(s string) (Size, error) {
 // parseDuration parses 90s, 5m, 1h30m and 0.
 func parseDuration(s string) (Duration, error) {
 	v, err := time.ParseDuration(strings.TrimSpace(s))
-	if err != nil || v < 0 || v > maxTimeoutMS*time.Millisecond {
-		return 0, fmt.Errorf("time %s is not valid: write a number with a unit, such as 90s, 5m or 1h30m", show(s))
+	if err != nil || v < 0 || v > MaxTimeoutMS*time.Millisecond {
+		return 0, fmt.Errorf("time %s is not valid: write a number with a unit, such as 90s, 5m or 1h30m", Quote(s))
 	}
 	return Duration(v), nil
 }

@@ -1,4 +1,4 @@
-package policy
+package rules
 
 import (
 	"errors"
@@ -14,6 +14,23 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/egress/rule"
+)
+
+// EgressUpstream is an HTTP proxy that gets CONNECT requests by name.
+type EgressUpstream struct {
+	// Address is HOST:PORT.
+	Address string `json:"address"`
+	// TLS means that the connection to the proxy itself uses TLS.
+	TLS bool `json:"tls,omitempty"`
+	// Except lists names with direct connections; a name with a leading dot includes all names
+	// below it. ExceptAddrs is the same for addresses.
+	Except      []string       `json:"except,omitempty"`
+	ExceptAddrs []netip.Prefix `json:"except_addrs,omitempty"`
+}
+
+// Limits of a request.
+const (
+	FieldEgress = "egress"
 )
 
 // EgressRule says what can leave sandboxes. A rule is written HOST[:PORT][ at RANGE[,RANGE]], and
@@ -98,8 +115,8 @@ func parseRequestLine(s string) (RequestLine, error) {
 	return RequestLine{r}, err
 }
 
-// ruleError converts an error of package rule, with its position in a request or a file.
-func ruleError(field string, err error) *api.Error {
+// RuleError converts an error of package rule, with its position in a request or a file.
+func RuleError(field string, err error) *api.Error {
 	if err == nil {
 		return nil
 	}
@@ -111,8 +128,8 @@ func ruleError(field string, err error) *api.Error {
 	return e.WithHint("%s", hint)
 }
 
-// book returns the bundles that exist.
-func (r EgressRule) book() rule.Book {
+// Book returns the bundles that exist.
+func (r EgressRule) Book() rule.Book {
 	if len(r.Bundles) == 0 {
 		return nil
 	}
@@ -131,30 +148,30 @@ func itemsOf(items []EgressItem) []rule.Item {
 	return out
 }
 
-func ruleEgress(r Rules, report reporter) {
+func ruleEgress(r Rules, report Reporter) {
 	tell := func(err *api.Error) {
 		if err != nil {
 			report(err)
 		}
 	}
-	book := r.Egress.book()
+	book := r.Egress.Book()
 	check := func(field string, items []EgressItem, deny bool) {
 		for i, item := range items {
-			_, err := expandOne(book, item.Item, deny)
-			tell(ruleError(at(field, i), err))
+			_, err := ExpandItem(book, item.Item, deny)
+			tell(RuleError(ElementAt(field, i), err))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Egress.Bundles)) {
-		field := "egress.bundles." + bounded(name)
+		field := "egress.bundles." + Shorten(name)
 		if !rule.ValidBundle(name) {
-			tell(api.Invalid(field, "bundle name %s is not valid", show(name)).WithHint("use a-z, 0-9 and '-'"))
+			tell(api.Invalid(field, "bundle name %s is not valid", Quote(name)).WithHint("use a-z, 0-9 and '-'"))
 			continue
 		}
 		if len(r.Egress.Bundles[name]) == 0 {
 			tell(api.Invalid(field, "the bundle %s is empty", name).WithHint("write rules into it, or leave it out"))
 		}
 		_, err := book.Expand(rule.Item{Bundle: name})
-		tell(ruleError(field, err))
+		tell(RuleError(field, err))
 	}
 	check("egress.allow", r.Egress.Allow, false)
 	check("egress.deny", r.Egress.Deny, true)
@@ -167,48 +184,48 @@ func ruleEgress(r Rules, report reporter) {
 		ruleEgressLimits(field+".limits", p.Limits, report)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Profiles)) {
-		part("profiles."+bounded(name)+".egress", r.Profiles[name].Egress)
+		part("profiles."+Shorten(name)+".egress", r.Profiles[name].Egress)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Tenants)) {
-		part("tenants."+bounded(name)+".egress", r.Tenants[name].Egress)
+		part("tenants."+Shorten(name)+".egress", r.Tenants[name].Egress)
 	}
-	_, err := r.Egress.hosts()
+	_, err := r.Egress.HostAddrs()
 	tell(err)
-	_, err = r.Egress.Upstream.read()
+	_, err = r.Egress.Upstream.Read()
 	tell(err)
 }
 
-func ruleEgressLimits(field string, r EgressLimitRule, report reporter) {
-	for _, l := range egressLimits() {
-		if v, ok := l.ruled(r); ok && (v < 0 || v > maxEgressLimit) {
-			report(api.Invalid(field+"."+l.key, "%s.%s is %d", field, l.key, v).WithHint("write a positive number, or 0 for no bound"))
+func ruleEgressLimits(field string, r EgressLimitRule, report Reporter) {
+	for _, l := range EgressLimits() {
+		if v, ok := l.Ruled(r); ok && (v < 0 || v > MaxEgressLimit) {
+			report(api.Invalid(field+"."+l.Key, "%s.%s is %d", field, l.Key, v).WithHint("write a positive number, or 0 for no bound"))
 		}
 	}
 }
 
-// expandOne expands one line of a list, as deny or allow rules.
-func expandOne(book rule.Book, item rule.Item, deny bool) ([]rule.Rule, error) {
-	rules, err := book.Expand(item)
+// ExpandItem expands one line of a list, as deny or allow rules.
+func ExpandItem(book rule.Book, item rule.Item, deny bool) ([]rule.Rule, error) {
+	set, err := book.Expand(item)
 	if err != nil || !deny {
-		return rules, err
+		return set, err
 	}
-	for i := range rules {
-		rules[i].Deny = true
-		if len(rules[i].At) > 0 {
-			return nil, &rule.Error{Text: show(item.String()), Why: "a rule that denies has no ranges", Hint: "deny the host alone: it is held back wherever it is"}
+	for i := range set {
+		set[i].Deny = true
+		if len(set[i].At) > 0 {
+			return nil, &rule.Error{Text: Quote(item.String()), Why: "a rule that denies has no ranges", Hint: "deny the host alone: it is held back wherever it is"}
 		}
 	}
-	return rules, nil
+	return set, nil
 }
 
-// hosts returns the operator's addresses of names.
-func (r EgressRule) hosts() (map[string][]netip.Addr, *api.Error) {
+// HostAddrs returns the operator's addresses of names.
+func (r EgressRule) HostAddrs() (map[string][]netip.Addr, *api.Error) {
 	if len(r.Hosts) == 0 {
 		return nil, nil
 	}
 	out := map[string][]netip.Addr{}
 	for _, name := range slices.Sorted(maps.Keys(r.Hosts)) {
-		field := "egress.hosts." + bounded(name)
+		field := "egress.hosts." + Shorten(name)
 		n, err := rule.ParseName(name)
 		if err != nil {
 			return nil, api.Invalid(field, "%s: %v", field, err).WithHint("write a name such as db.corp")
@@ -218,15 +235,15 @@ func (r EgressRule) hosts() (map[string][]netip.Addr, *api.Error) {
 		}
 		a, err := netip.ParseAddr(r.Hosts[name])
 		if err != nil || a.Zone() != "" || a.Is4In6() {
-			return nil, api.Invalid(field, "%s is %s, which is no address", field, show(r.Hosts[name])).WithHint("write an address such as 10.1.2.3")
+			return nil, api.Invalid(field, "%s is %s, which is no address", field, Quote(r.Hosts[name])).WithHint("write an address such as 10.1.2.3")
 		}
 		out[string(n)] = []netip.Addr{a}
 	}
 	return out, nil
 }
 
-// read returns the proxy in the form of a grant, or nil if there is none.
-func (r UpstreamRule) read() (*EgressUpstream, *api.Error) {
+// Read returns the proxy in the form of a grant, or nil if there is none.
+func (r UpstreamRule) Read() (*EgressUpstream, *api.Error) {
 	const field = "egress.upstream"
 	if r.Proxy == "" {
 		if len(r.NoProxy) > 0 {
@@ -244,14 +261,14 @@ func (r UpstreamRule) read() (*EgressUpstream, *api.Error) {
 	case u.User != nil:
 		return nil, bad("%s.proxy has a user or a password in it, which a policy file does not hold", field)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
-		return nil, bad("%s.proxy is %s", field, show(r.Proxy))
+		return nil, bad("%s.proxy is %s", field, Quote(r.Proxy))
 	}
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return nil, bad("%s.proxy has the port %s", field, show(port))
+		return nil, bad("%s.proxy has the port %s", field, Quote(port))
 	}
 	out := &EgressUpstream{Address: net.JoinHostPort(u.Hostname(), port), TLS: u.Scheme == "https"}
 	for i, e := range r.NoProxy {
@@ -266,7 +283,7 @@ func (r UpstreamRule) read() (*EgressUpstream, *api.Error) {
 		below, dotted := strings.CutPrefix(e, ".")
 		n, err := rule.ParseName(below)
 		if err != nil {
-			return nil, api.Invalid(at(field+".no_proxy", i), "%s: %v", at(field+".no_proxy", i), err).WithHint("write a name, .NAME for all below it, an address or a range")
+			return nil, api.Invalid(ElementAt(field+".no_proxy", i), "%s: %v", ElementAt(field+".no_proxy", i), err).WithHint("write a name, .NAME for all below it, an address or a range")
 		}
 		if dotted {
 			out.Except = append(out.Except, "."+string(n))
@@ -277,18 +294,18 @@ func (r UpstreamRule) read() (*EgressUpstream, *api.Error) {
 	return out, nil
 }
 
-// egressLimit is one of the limits, so that the common code exists once.
-type egressLimit struct {
-	key   string
-	of    func(*api.EgressLimits) *int64
-	ruled func(EgressLimitRule) (int64, bool)
+// EgressLimit is one of the limits, so that the common code exists once.
+type EgressLimit struct {
+	Key   string
+	Of    func(*api.EgressLimits) *int64
+	Ruled func(EgressLimitRule) (int64, bool)
 }
 
-// maxEgressLimit is far above any real usage.
-const maxEgressLimit = 1 << 60
+// MaxEgressLimit is far above any real usage.
+const MaxEgressLimit = 1 << 60
 
-func egressLimits() []egressLimit {
-	return []egressLimit{
+func EgressLimits() []EgressLimit {
+	return []EgressLimit{
 		{"connections", func(l *api.EgressLimits) *int64 { return &l.Connections }, func(r EgressLimitRule) (int64, bool) { return whole(r.Connections) }},
 		{"bytes_out", func(l *api.EgressLimits) *int64 { return &l.BytesOut }, func(r EgressLimitRule) (int64, bool) { return whole(r.BytesOut) }},
 		{"bytes_in", func(l *api.EgressLimits) *int64 { return &l.BytesIn }, func(r EgressLimitRule) (int64, bool) { return whole(r.BytesIn) }},
@@ -300,4 +317,21 @@ func whole[T ~int64](p *T) (int64, bool) {
 		return 0, false
 	}
 	return int64(*p), true
+}
+
+// EgressBy returns the key that sets the egress of a profile's sandboxes.
+func (p *Profile) EgressBy() string {
+	if p.egressRuled {
+		return KeyPath(p.Name, "egress", "allow")
+	}
+	return ByBuiltin + ":profiles." + p.Name + ".egress.allow"
+}
+
+// defaultBundles returns the bundles of the built-in profiles with a network.
+func defaultBundles() []EgressItem {
+	var out []EgressItem
+	for _, name := range []string{"pypi", "npm", "debian", "github-read"} {
+		out = append(out, EgressItem{rule.Item{Bundle: name}})
+	}
+	return out
 }

@@ -1,4 +1,4 @@
-package policy
+package rules
 
 import (
 	"encoding/base64"
@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// ruleSigned and ruleSkillWrite are the keys of SkillRule in refusals.
-	ruleSigned = "skills.signed_by"
+	// RuleSigned and ruleSkillWrite are the keys of SkillRule in refusals.
+	RuleSigned = "skills.signed_by"
 	// usualSkillBytes is the default limit of the disk space of a tenant's skills.
-	usualSkillBytes = gib
+	usualSkillBytes = Gib
 )
 
 // SkillRule is about skills.
@@ -26,11 +26,11 @@ type SkillRule struct {
 }
 
 // ruleSkills checks SkillRule.
-func ruleSkills(r Rules, report reporter) {
+func ruleSkills(r Rules, report Reporter) {
 	for i, key := range r.Skills.SignedBy {
 		raw, err := base64.StdEncoding.DecodeString(key)
 		if err != nil || len(raw) != 42 || !strings.HasPrefix(string(raw), "Ed") {
-			report(api.Invalid(at(ruleSigned, i), "%s is no public key of minisign", at(ruleSigned, i)).
+			report(api.Invalid(ElementAt(RuleSigned, i), "%s is no public key of minisign", ElementAt(RuleSigned, i)).
 				WithHint("write the second line of minisign.pub, which begins with RW"))
 		}
 	}

@@ -1,4 +1,4 @@
-package policy
+package rules
 
 import (
 	"maps"
@@ -57,21 +57,21 @@ func (f SecretFrom) Kind() string {
 }
 
 const (
-	modeEither = "either"
+	ModeEither = "either"
 )
 
-// modes returns the modes that a rule allows, the default first.
-func (r SecretRule) modes() []api.SecretMode {
+// Modes returns the modes that a rule allows, the default first.
+func (r SecretRule) Modes() []api.SecretMode {
 	switch r.Mode {
 	case string(api.SecretEnv):
 		return []api.SecretMode{api.SecretEnv}
-	case modeEither:
+	case ModeEither:
 		return []api.SecretMode{api.SecretPlaceholder, api.SecretEnv}
 	}
 	return []api.SecretMode{api.SecretPlaceholder}
 }
 
-func (r SecretRule) canonicalHosts() []string {
+func (r SecretRule) CanonicalHosts() []string {
 	var out []string
 	for _, h := range r.Hosts {
 		if c, err := rule.ParseHost(h); err == nil {
@@ -81,18 +81,18 @@ func (r SecretRule) canonicalHosts() []string {
 	return out
 }
 
-// variable reports whether every shell and program accepts s as a variable name.
-func variable(s string) bool {
+// Variable reports whether every shell and program accepts s as a variable name.
+func Variable(s string) bool {
 	for i := range len(s) {
-		if c := s[i]; c != '_' && (!alnum(c) || i == 0 && c <= '9') {
+		if c := s[i]; c != '_' && (!IsAlphanumeric(c) || i == 0 && c <= '9') {
 			return false
 		}
 	}
-	return s != "" && len(s) <= maxEnvName
+	return s != "" && len(s) <= MaxEnvName
 }
 
 // ruleSecrets checks the secrets of a policy file.
-func ruleSecrets(r Rules, report reporter) {
+func ruleSecrets(r Rules, report Reporter) {
 	if r.TLS.Roots != "" {
 		if _, err := ruleHostPath("tls.roots", r.TLS.Roots); err != nil {
 			report(err)
@@ -100,11 +100,11 @@ func ruleSecrets(r Rules, report reporter) {
 	}
 	taken := map[string]int{}
 	for i, s := range r.Secrets {
-		field := at("secrets", i)
+		field := ElementAt("secrets", i)
 		if !api.ValidName(s.Name) {
-			report(api.Invalid(field+".name", "%s.name %s is not valid", field, show(s.Name)).WithHint("%s", nameHint()))
+			report(api.Invalid(field+".name", "%s.name %s is not valid", field, Quote(s.Name)).WithHint("%s", NameHint()))
 		} else if first, dup := taken[s.Name]; dup {
-			report(api.Invalid(field+".name", "%s and %s have the name %s", at("secrets", first), field, show(s.Name)).WithHint("give each a name of its own"))
+			report(api.Invalid(field+".name", "%s and %s have the name %s", ElementAt("secrets", first), field, Quote(s.Name)).WithHint("give each a name of its own"))
 		} else {
 			taken[s.Name] = i
 		}
@@ -113,7 +113,7 @@ func ruleSecrets(r Rules, report reporter) {
 	}
 }
 
-func ruleSecretFrom(field string, f SecretFrom, report reporter) {
+func ruleSecretFrom(field string, f SecretFrom, report Reporter) {
 	given := map[string]bool{"env": f.Env != "", "file": f.File != "", "exec": len(f.Exec) > 0}
 	maps.DeleteFunc(given, func(_ string, is bool) bool { return !is })
 	if len(given) != 1 {
@@ -121,39 +121,39 @@ func ruleSecretFrom(field string, f SecretFrom, report reporter) {
 		return
 	}
 	switch {
-	case f.Env != "" && !variable(f.Env):
-		report(api.Invalid(field+".env", "%s.env %s is not the name of a variable", field, show(f.Env)).WithHint("write a name such as OPENAI_API_KEY"))
+	case f.Env != "" && !Variable(f.Env):
+		report(api.Invalid(field+".env", "%s.env %s is not the name of a variable", field, Quote(f.Env)).WithHint("write a name such as OPENAI_API_KEY"))
 	case f.File != "":
 		if _, err := ruleHostPath(field+".file", f.File); err != nil {
 			report(err)
 		}
 	case len(f.Exec) > 0:
 		if _, err := ruleHostPath(field+".exec", f.Exec[0]); err != nil && !path.IsAbs(f.Exec[0]) || slices.ContainsFunc(f.Exec, func(a string) bool { return strings.ContainsRune(a, 0) }) {
-			report(api.Invalid(field+".exec", "%s.exec begins with %s, which is no absolute path", field, show(f.Exec[0])).
+			report(api.Invalid(field+".exec", "%s.exec begins with %s, which is no absolute path", field, Quote(f.Exec[0])).
 				WithHint(`write a program and its arguments, such as ["/usr/bin/pass", "show", "openai"]`))
 		}
 	}
 }
 
-func ruleSecretUse(field string, s SecretRule, report reporter) {
+func ruleSecretUse(field string, s SecretRule, report Reporter) {
 	switch s.Mode {
-	case "", string(api.SecretPlaceholder), string(api.SecretEnv), modeEither:
+	case "", string(api.SecretPlaceholder), string(api.SecretEnv), ModeEither:
 	default:
-		report(api.Invalid(field+".mode", "%s.mode %s is not known", field, show(s.Mode)).
-			WithHint("write %s, %s or %s", api.SecretPlaceholder, api.SecretEnv, modeEither))
+		report(api.Invalid(field+".mode", "%s.mode %s is not known", field, Quote(s.Mode)).
+			WithHint("write %s, %s or %s", api.SecretPlaceholder, api.SecretEnv, ModeEither))
 	}
 	if len(s.Hosts) == 0 && s.Mode != string(api.SecretEnv) {
 		report(api.Invalid(field+".hosts", "%s.hosts is empty, so its value may go nowhere", field).WithHint("name the hosts that it is for, such as api.openai.com"))
 	}
 	for i, h := range s.Hosts {
 		if _, err := rule.ParseHost(h); err != nil {
-			report(api.Invalid(at(field+".hosts", i), "%s %s is no host that a secret can go to", at(field+".hosts", i), show(h)).
+			report(api.Invalid(ElementAt(field+".hosts", i), "%s %s is no host that a secret can go to", ElementAt(field+".hosts", i), Quote(h)).
 				WithHint(`write a name such as api.example.com, "*.example.com", or one with a port`))
 		}
 	}
 	for i, h := range s.Headers {
 		if !headerName(h) {
-			report(api.Invalid(at(field+".headers", i), "%s %s is not the name of a header", at(field+".headers", i), show(h)).WithHint("write a name such as Authorization"))
+			report(api.Invalid(ElementAt(field+".headers", i), "%s %s is not the name of a header", ElementAt(field+".headers", i), Quote(h)).WithHint("write a name such as Authorization"))
 		}
 	}
 	for _, l := range []struct {
@@ -162,7 +162,7 @@ func ruleSecretUse(field string, s SecretRule, report reporter) {
 	}{{"tenants", s.Tenants}, {"profiles", s.Profiles}} {
 		for i, n := range l.names {
 			if n == "" {
-				report(api.Invalid(at(field+"."+l.key, i), "%s is empty", at(field+"."+l.key, i)).WithHint("name one, or leave %s out", l.key))
+				report(api.Invalid(ElementAt(field+"."+l.key, i), "%s is empty", ElementAt(field+"."+l.key, i)).WithHint("name one, or leave %s out", l.key))
 			}
 		}
 	}

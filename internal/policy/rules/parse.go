@@ -1,4 +1,4 @@
-package policy
+package rules
 
 import (
 	"maps"
@@ -17,71 +17,71 @@ const maxRules = 1 << 20
 // is always a *api.Error whose Field is the path of the key. If there are several, it is the first
 // one in the file.
 func ParseRules(data []byte) (Rules, error) {
-	d := readDocument(data)
-	if len(d.errors) > 0 {
+	d := ReadDocument(data)
+	if len(d.Errors) > 0 {
 		return Rules{}, d.first()
 	}
-	return d.rules, nil
+	return d.Rules, nil
 }
 
-// reporter is called with each error of a rule.
-type reporter func(*api.Error)
+// Reporter is called with each error of a rule.
+type Reporter func(*api.Error)
 
 // ruleChecks returns the checks of the values in a file.
-func ruleChecks() []func(Rules, reporter) {
-	return []func(Rules, reporter){ruleVersion, ruleEngine, ruleNames, ruleAudit, ruleImages, ruleMounts, ruleEndpoints, ruleCounts, ruleTenants, ruleProfiles, ruleDefaults, ruleEgress, ruleSecrets, ruleSkills}
+func ruleChecks() []func(Rules, Reporter) {
+	return []func(Rules, Reporter){ruleVersion, ruleEngine, ruleNames, ruleAudit, ruleImages, ruleMounts, ruleEndpoints, ruleCounts, ruleTenants, ruleProfiles, ruleDefaults, ruleEgress, ruleSecrets, ruleSkills}
 }
 
-func ruleVersion(r Rules, report reporter) {
+func ruleVersion(r Rules, report Reporter) {
 	if r.Version != 0 && r.Version != RulesVersion {
 		report(api.Invalid("version", "version is %d", r.Version).WithHint("this build reads version %d", RulesVersion))
 	}
 }
 
-func ruleEngine(r Rules, report reporter) {
+func ruleEngine(r Rules, report Reporter) {
 	engineName("engine", r.Engine, report)
 	switch r.MinTier {
 	case "", api.TierNamespace, api.TierGVisor, api.TierMicroVM:
 	default:
-		report(api.Invalid("min_tier", "min_tier %s is not a strength of isolation", show(string(r.MinTier))).
+		report(api.Invalid("min_tier", "min_tier %s is not a strength of isolation", Quote(string(r.MinTier))).
 			WithHint("write %s, %s or %s", api.TierNamespace, api.TierGVisor, api.TierMicroVM))
 	}
 }
 
 // engineName reports an invalid name of an engine.
-func engineName(field, name string, report reporter) {
+func engineName(field, name string, report Reporter) {
 	if name != "" && (!api.ValidName(name) || name == "fake") {
-		report(api.Invalid(field, "engine %s cannot be chosen", show(name)).
+		report(api.Invalid(field, "engine %s cannot be chosen", Quote(name)).
 			WithHint("write \"auto\" or the name of an engine that `cloche doctor` lists"))
 	}
 }
 
-func ruleMounts(r Rules, report reporter) {
+func ruleMounts(r Rules, report Reporter) {
 	tell := func(err *api.Error) {
 		if err != nil {
 			report(err)
 		}
 	}
 	for i, m := range r.Mounts {
-		field := at("mounts", i)
+		field := ElementAt("mounts", i)
 		_, err := ruleHostPath(field+".root", m.Root)
 		tell(err)
-		_, err = cleanPathRules(field+".rules", accessOf(!m.Write), wireRules(m.Rules))
+		_, err = CleanPathRules(field+".rules", MountAccess(!m.Write), APIPathRules(m.Rules))
 		tell(err)
 		for j, t := range m.Tenants {
 			if t == "" {
-				report(api.Invalid(at(field+".tenants", j), "%s is empty", at(field+".tenants", j)).
+				report(api.Invalid(ElementAt(field+".tenants", j), "%s is empty", ElementAt(field+".tenants", j)).
 					WithHint("name a tenant, or leave tenants out to grant it to every caller"))
 			}
 		}
 	}
 	for i, p := range r.BlockedPaths {
-		_, err := ruleHostPath(at("blocked_paths", i), p)
+		_, err := ruleHostPath(ElementAt("blocked_paths", i), p)
 		tell(err)
 	}
 }
 
-func ruleCounts(r Rules, report reporter) {
+func ruleCounts(r Rules, report Reporter) {
 	for _, c := range []struct {
 		key string
 		n   int
@@ -98,12 +98,12 @@ func ruleCounts(r Rules, report reporter) {
 	}
 }
 
-func ruleProfiles(r Rules, report reporter) {
+func ruleProfiles(r Rules, report Reporter) {
 	builtin := func(name string) bool { return slices.Contains(builtinNames(), name) }
 	for _, name := range slices.Sorted(maps.Keys(r.Profiles)) {
-		p, field := r.Profiles[name], "profiles."+bounded(name)
+		p, field := r.Profiles[name], "profiles."+Shorten(name)
 		if !api.ValidName(name) {
-			report(api.Invalid(field, "profile name %s is not valid", show(name)).WithHint("%s", nameHint()))
+			report(api.Invalid(field, "profile name %s is not valid", Quote(name)).WithHint("%s", NameHint()))
 		}
 		if builtin(name) && p.Extends != "" {
 			report(api.Invalid(field+".extends", "profile %s is built in and starts from itself", name).
@@ -111,26 +111,26 @@ func ruleProfiles(r Rules, report reporter) {
 		}
 		engineName(field+".engine", p.Engine, report)
 		if p.Extends != "" && !builtin(p.Extends) {
-			report(api.Invalid(field+".extends", "there is no built-in profile %s", show(p.Extends)).
+			report(api.Invalid(field+".extends", "there is no built-in profile %s", Quote(p.Extends)).
 				WithHint("the built-in profiles are %s", strings.Join(Profiles(Rules{}), ", ")))
 		}
-		if _, err := parseImage(p.Image); p.Image != "" && err != nil {
-			report(api.Invalid(field+".image", "image %s is not a reference", show(p.Image)).WithHint("write a reference such as debian:12"))
+		if _, err := ParseImage(p.Image); p.Image != "" && err != nil {
+			report(api.Invalid(field+".image", "image %s is not a reference", Quote(p.Image)).WithHint("write a reference such as debian:12"))
 		}
-		if p.Network != "" && p.Network != networkNone && p.Network != networkOn {
-			report(api.Invalid(field+".network", "network %s is not known", show(p.Network)).
-				WithHint("write %q or %q", networkNone, networkOn))
+		if p.Network != "" && p.Network != NetworkNone && p.Network != NetworkOn {
+			report(api.Invalid(field+".network", "network %s is not known", Quote(p.Network)).
+				WithHint("write %q or %q", NetworkNone, NetworkOn))
 		}
 		ruleFields(field, p, report)
 		ruleLimits(field, name, p, r, report)
 	}
 }
 
-func ruleFields(field string, p ProfileRule, report reporter) {
+func ruleFields(field string, p ProfileRule, report Reporter) {
 	if p.Locked != nil {
 		for i, f := range *p.Locked {
 			if !lockable(f) {
-				report(api.Invalid(at(field+".locked", i), "field %s cannot be locked", show(f)).
+				report(api.Invalid(ElementAt(field+".locked", i), "field %s cannot be locked", Quote(f)).
 					WithHint("these can: %s", strings.Join(lockableFields(), ", ")))
 			}
 		}
@@ -138,7 +138,7 @@ func ruleFields(field string, p ProfileRule, report reporter) {
 	if p.Clamp != nil {
 		for i, f := range *p.Clamp {
 			if !isLimit(f) {
-				report(api.Invalid(at(field+".clamp", i), "field %s cannot be clamped", show(f)).
+				report(api.Invalid(ElementAt(field+".clamp", i), "field %s cannot be clamped", Quote(f)).
 					WithHint("these can: %s", strings.Join(limitFields(), ", ")))
 			}
 		}
@@ -146,28 +146,28 @@ func ruleFields(field string, p ProfileRule, report reporter) {
 }
 
 func lockableFields() []string {
-	return append([]string{fieldNetwork, fieldEgress, fieldImage, fieldReadOnlyRoot, fieldWorkspaceReadOnly, fieldMountsReadOnly}, limitFields()...)
+	return append([]string{FieldNetwork, FieldEgress, FieldImage, FieldReadOnlyRoot, FieldWorkspaceReadOnly, FieldMountsReadOnly}, limitFields()...)
 }
 
 func limitFields() []string {
 	var out []string
-	for _, l := range limits() {
-		out = append(out, l.field)
+	for _, l := range Limits() {
+		out = append(out, l.Field)
 	}
 	return out
 }
 
 // ruleLimits checks the values that a rule sets, and that each default is at most its ceiling. A
 // contradiction is reported when the file is read, and not when a request is decided.
-func ruleLimits(field, name string, p ProfileRule, r Rules, report reporter) {
-	resolved, _ := resolveProfile(name, r)
-	for _, l := range limits() {
+func ruleLimits(field, name string, p ProfileRule, r Rules, report Reporter) {
+	resolved, _ := ResolveProfile(name, r)
+	for _, l := range Limits() {
 		for _, part := range []struct {
 			key  string
 			rule LimitRule
 		}{{"defaults", p.Defaults}, {"ceilings", p.Ceilings}} {
-			v, ok := l.ruled(&part.rule)
-			path := field + "." + part.key + "." + l.key
+			v, ok := l.Ruled(&part.rule)
+			path := field + "." + part.key + "." + l.Key
 			if !ok {
 				continue
 			}
@@ -175,18 +175,18 @@ func ruleLimits(field, name string, p ProfileRule, r Rules, report reporter) {
 				report(err)
 				continue
 			}
-			if ceiling := l.get(&resolved.ceilings); part.key == "defaults" && ceiling > 0 && v > ceiling {
-				report(api.Invalid(path, "%s is %s, over the profile's ceiling of %s", path, l.format(v), l.format(ceiling)).
-					WithHint("lower it, or raise %s.ceilings.%s", field, l.key))
+			if ceiling := l.Get(&resolved.Ceilings); part.key == "defaults" && ceiling > 0 && v > ceiling {
+				report(api.Invalid(path, "%s is %s, over the profile's ceiling of %s", path, l.Format(v), l.Format(ceiling)).
+					WithHint("lower it, or raise %s.ceilings.%s", field, l.Key))
 			}
 		}
 	}
 }
 
 // checkRuled returns what is wrong with a limit that a rule sets.
-func checkRuled(l limit, path string, v float64) *api.Error {
+func checkRuled(l Limit, path string, v float64) *api.Error {
 	if math.IsInf(v, 0) {
 		return api.Invalid(path, "%s is infinite", path).WithHint("write 0 for no limit")
 	}
-	return l.check(path, v)
+	return l.Check(path, v)
 }

@@ -1,4 +1,4 @@
-package policy
+package rules
 
 import (
 	"cmp"
@@ -31,15 +31,15 @@ type NameRule struct {
 const (
 	maxTemplate     = 256
 	maxTemplateVars = 16
-	maxVariableName = 64
+	MaxVariableName = 64
 )
 
 // Variables that the identity always has.
 const (
-	varLauncherType = "launcher_type"
-	varLauncherID   = "launcher_id"
-	varSenderID     = "sender_id"
-	varQueryID      = "query_id"
+	VarLauncherType = "launcher_type"
+	VarLauncherID   = "launcher_id"
+	VarSenderID     = "sender_id"
+	VarQueryID      = "query_id"
 	varGlobal       = "global"
 )
 
@@ -49,20 +49,20 @@ const (
 	queryValue   = "query"
 )
 
-// template returns the template of requests without one, with its rule.
-func (n NameRule) template() (text, rule string) {
+// EffectiveTemplate returns the template of requests without one, with its rule.
+func (n NameRule) EffectiveTemplate() (text, rule string) {
 	if n.Template != "" {
 		return n.Template, "names.template"
 	}
-	return api.DefaultNameTemplate, byBuiltin
+	return api.DefaultNameTemplate, ByBuiltin
 }
 
-func validVariable(s string) bool {
-	if s == "" || len(s) > maxVariableName {
+func ValidVariable(s string) bool {
+	if s == "" || len(s) > MaxVariableName {
 		return false
 	}
 	for i := range len(s) {
-		if c := s[i]; c != '_' && !alnum(c) || i == 0 && c >= '0' && c <= '9' {
+		if c := s[i]; c != '_' && !IsAlphanumeric(c) || i == 0 && c >= '0' && c <= '9' {
 			return false
 		}
 	}
@@ -76,9 +76,9 @@ type nameTemplate struct {
 	vars   []string
 }
 
-// parseTemplate parses a template. A variable is a plain name in braces. There is no syntax for
+// ParseTemplate parses a template. A variable is a plain name in braces. There is no syntax for
 // formats, and nothing is evaluated.
-func parseTemplate(field, source string) (nameTemplate, *api.Error) {
+func ParseTemplate(field, source string) (nameTemplate, *api.Error) {
 	wrong := func(format string, args ...any) (nameTemplate, *api.Error) {
 		e := api.Invalid(field, format, args...)
 		return nameTemplate{}, e.WithHint("write text and variables as plain {name}, such as %s", api.DefaultNameTemplate)
@@ -87,13 +87,13 @@ func parseTemplate(field, source string) (nameTemplate, *api.Error) {
 		return wrong("the template has %d bytes, and 1 to %d are taken", len(source), maxTemplate)
 	}
 	if !utf8.ValidString(source) || strings.ContainsFunc(source, unicode.IsControl) {
-		return wrong("the template %s is not text of one line", show(source))
+		return wrong("the template %s is not text of one line", Quote(source))
 	}
 	t := nameTemplate{source: source}
 	for rest := source; ; {
 		text, after, open := strings.Cut(rest, "{")
 		if strings.Contains(text, "}") {
-			return wrong("the template %s has a } without a {", show(source))
+			return wrong("the template %s has a } without a {", Quote(source))
 		}
 		t.texts = append(t.texts, text)
 		if !open {
@@ -101,63 +101,63 @@ func parseTemplate(field, source string) (nameTemplate, *api.Error) {
 		}
 		name, next, closed := strings.Cut(after, "}")
 		if !closed {
-			return wrong("the template %s has a { without a }", show(source))
+			return wrong("the template %s has a { without a }", Quote(source))
 		}
-		if !validVariable(name) {
-			return wrong("the template %s has {%s}, which is no plain variable", show(source), strings.Trim(show(name), `"`))
+		if !ValidVariable(name) {
+			return wrong("the template %s has {%s}, which is no plain variable", Quote(source), strings.Trim(Quote(name), `"`))
 		}
 		if t.vars = append(t.vars, name); len(t.vars) > maxTemplateVars {
-			return wrong("the template %s has more than %d variables", show(source), maxTemplateVars)
+			return wrong("the template %s has more than %d variables", Quote(source), maxTemplateVars)
 		}
 		rest = next
 	}
 }
 
-// nameValue is the value of a variable.
-type nameValue struct {
+// NameValue is the value of a variable.
+type NameValue struct {
 	text string
 	// given means that the identity has a value. missing means that it has none and no other
 	// value replaces it.
-	given, missing bool
+	Given, Missing bool
 }
 
-// values returns the values of the variables. An empty value counts as missing.
-func (t nameTemplate) values(id *api.Identity) []nameValue {
+// Values returns the values of the variables. An empty value counts as missing.
+func (t nameTemplate) Values(id *api.Identity) []NameValue {
 	if id == nil {
 		id = &api.Identity{}
 	}
-	out := make([]nameValue, len(t.vars))
+	out := make([]NameValue, len(t.vars))
 	for i, name := range t.vars {
 		var text string
 		switch name {
-		case varLauncherType:
+		case VarLauncherType:
 			text = id.LauncherType
-		case varLauncherID:
+		case VarLauncherID:
 			text = cmp.Or(id.LauncherID, id.QueryID)
-		case varSenderID:
+		case VarSenderID:
 			text = cmp.Or(id.SenderID, id.LauncherID, id.QueryID)
-		case varQueryID:
+		case VarQueryID:
 			text = id.QueryID
 		case varGlobal:
-			out[i] = nameValue{text: varGlobal}
+			out[i] = NameValue{text: varGlobal}
 			continue
 		default: // any other variable, from the caller's own values
 			text = id.Variables[name]
 		}
 		switch {
 		case text != "":
-			out[i] = nameValue{text: text, given: true}
-		case name == varLauncherType:
-			out[i] = nameValue{text: queryValue}
+			out[i] = NameValue{text: text, Given: true}
+		case name == VarLauncherType:
+			out[i] = NameValue{text: queryValue}
 		default:
-			out[i] = nameValue{text: unknownValue, missing: true}
+			out[i] = NameValue{text: unknownValue, Missing: true}
 		}
 	}
 	return out
 }
 
-// wants returns the variables that would distinguish callers.
-func (t nameTemplate) wants() []string {
+// Wants returns the variables that would distinguish callers.
+func (t nameTemplate) Wants() []string {
 	var out []string
 	for _, v := range t.vars {
 		if v != varGlobal && !slices.Contains(out, v) {
@@ -167,18 +167,18 @@ func (t nameTemplate) wants() []string {
 	return out
 }
 
-// name returns the text with its values if no other values can give the same text: values of
+// Name returns the text with its values if no other values can give the same text: values of
 // lower-case letters, digits and '-', separated by a '_'. Other values become their readable part,
 // a '.', and a digest of template and values. A name without a digest has no '.', so the two kinds
 // never collide. A text in the form of an ID also gets a digest.
-func (t nameTemplate) name(values []nameValue) string {
+func (t nameTemplate) Name(values []NameValue) string {
 	var b strings.Builder
 	plain := true
 	for i, v := range values {
 		b.WriteString(t.texts[i])
 		b.WriteString(v.text)
 		apart := i == 0 || strings.Contains(t.texts[i], "_")
-		plain = plain && apart && plainValue(v.text) && (v.text != unknownValue || v.missing)
+		plain = plain && apart && plainValue(v.text) && (v.text != unknownValue || v.Missing)
 	}
 	b.WriteString(t.texts[len(values)])
 	name := b.String()
@@ -200,7 +200,7 @@ var nameDigits = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadd
 
 // digest covers everything that determines a name. Each part is preceded by its length, so two
 // different lists of parts never give the same bytes.
-func (t nameTemplate) digest(values []nameValue) string {
+func (t nameTemplate) digest(values []NameValue) string {
 	h := sha256.New()
 	put := func(kind byte, text string) {
 		var head [9]byte
@@ -212,7 +212,7 @@ func (t nameTemplate) digest(values []nameValue) string {
 	put('t', t.source)
 	for _, v := range values {
 		kind := byte('k')
-		if v.missing {
+		if v.Missing {
 			kind = 'u'
 		}
 		put(kind, v.text)
@@ -246,11 +246,11 @@ func readable(s string) string {
 }
 
 // ruleNames checks the name rules of the policy file.
-func ruleNames(r Rules, report reporter) {
+func ruleNames(r Rules, report Reporter) {
 	if r.Names.Template == "" {
 		return
 	}
-	if _, err := parseTemplate("names.template", r.Names.Template); err != nil {
+	if _, err := ParseTemplate("names.template", r.Names.Template); err != nil {
 		report(err)
 	}
 }

@@ -1,4 +1,4 @@
-package policy
+package rules
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ type Override struct {
 	Text string
 }
 
-func typeAt(path []string) (reflect.Type, bool) {
+func TypeAt(path []string) (reflect.Type, bool) {
 	t := reflect.TypeFor[Rules]()
 	for _, key := range path {
 		for t.Kind() == reflect.Pointer {
@@ -45,11 +45,11 @@ func typeAt(path []string) (reflect.Type, bool) {
 // file are reported as in ParseRules. Other errors name the setting and the key. Overrides of
 // unknown keys are ignored.
 func ParseRulesOver(data []byte, over []Override) (Rules, error) {
-	rules, err := ParseRules(data)
+	set, err := ParseRules(data)
 	if err != nil || len(over) == 0 {
-		return rules, err
+		return set, err
 	}
-	merged, err := merge(data, over)
+	merged, err := Merge(data, over)
 	if err != nil {
 		return Rules{}, err
 	}
@@ -58,11 +58,11 @@ func ParseRulesOver(data []byte, over []Override) (Rules, error) {
 	if err != nil {
 		return Rules{}, api.Invalid("", "the settings over the policy file cannot be read: %w", err)
 	}
-	d := readDocument(text)
-	if len(d.errors) == 0 {
-		return d.rules, nil
+	d := ReadDocument(text)
+	if len(d.Errors) == 0 {
+		return d.Rules, nil
 	}
-	e := *d.errors[0].err // it has no position in a file
+	e := *d.Errors[0].Err // it has no position in a file
 	for _, o := range over {
 		if key := strings.Join(o.Path, "."); e.Field == key || strings.HasPrefix(e.Field, key+".") || strings.HasPrefix(e.Field, key+"[") {
 			e.Message = o.Name + ": " + e.Message
@@ -72,9 +72,9 @@ func ParseRulesOver(data []byte, over []Override) (Rules, error) {
 	return Rules{}, &e
 }
 
-// merge returns the document with the overrides applied. As in readDocument, a panic of the decoder
+// Merge returns the document with the overrides applied. As in readDocument, a panic of the decoder
 // becomes an error.
-func merge(data []byte, over []Override) (out map[string]any, err error) {
+func Merge(data []byte, over []Override) (out map[string]any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			out, err = nil, api.Invalid("", "the settings over the policy file cannot be read: the YAML decoder gave up: %v", p).
@@ -90,7 +90,7 @@ func merge(data []byte, over []Override) (out map[string]any, err error) {
 	over = slices.Clone(over)
 	slices.SortStableFunc(over, func(a, b Override) int { return cmp.Compare(len(a.Path), len(b.Path)) })
 	for _, o := range over {
-		t, ok := typeAt(o.Path)
+		t, ok := TypeAt(o.Path)
 		if !ok {
 			continue
 		}

@@ -1,4 +1,4 @@
-package policy
+package rules
 
 import (
 	"github.com/cloche-dev/cloche/api"
@@ -20,37 +20,37 @@ type DefaultRule struct {
 }
 
 // apply sets the defaults of a profile to these settings.
-func (r DefaultRule) apply(p *profile) {
-	for _, l := range limits() {
-		if v, ok := l.ruled(&r.Limits); ok && !p.locks(l.field) {
-			l.set(&p.defaults, v)
-			p.ruled[l.field] = "defaults.limits." + l.key
+func (r DefaultRule) apply(p *Profile) {
+	for _, l := range Limits() {
+		if v, ok := l.Ruled(&r.Limits); ok && !p.Locks(l.Field) {
+			l.Set(&p.Defaults, v)
+			p.Ruled[l.Field] = "defaults.limits." + l.Key
 		}
 	}
-	if r.Image != "" && !p.locks(fieldImage) {
-		p.image = r.Image
+	if r.Image != "" && !p.Locks(FieldImage) {
+		p.Image = r.Image
 	}
-	if !p.locks(fieldReadOnlyRoot) {
-		setBool(&p.readOnlyRoot, r.ReadOnlyRoot)
+	if !p.Locks(FieldReadOnlyRoot) {
+		setBool(&p.ReadOnlyRoot, r.ReadOnlyRoot)
 	}
 }
 
 // ruleDefaults checks the defaults of the policy file.
-func ruleDefaults(r Rules, report reporter) {
+func ruleDefaults(r Rules, report Reporter) {
 	d := r.Defaults
 	if d.Profile != "" {
-		if _, ok := resolveProfile(d.Profile, r); !ok {
-			e := noProfile(d.Profile, r)
+		if _, ok := ResolveProfile(d.Profile, r); !ok {
+			e := NoProfile(d.Profile, r)
 			e.Field = "defaults.profile"
 			report(e)
 		}
 	}
-	if _, err := parseImage(d.Image); d.Image != "" && err != nil {
-		report(api.Invalid("defaults.image", "image %s is not a reference", show(d.Image)).WithHint("write a reference such as debian:12"))
+	if _, err := ParseImage(d.Image); d.Image != "" && err != nil {
+		report(api.Invalid("defaults.image", "image %s is not a reference", Quote(d.Image)).WithHint("write a reference such as debian:12"))
 	}
-	for _, l := range limits() {
-		path := "defaults.limits." + l.key
-		if v, ok := l.ruled(&d.Limits); ok {
+	for _, l := range Limits() {
+		path := "defaults.limits." + l.Key
+		if v, ok := l.Ruled(&d.Limits); ok {
 			if err := checkRuled(l, path, v); err != nil {
 				report(err)
 			}
