@@ -234,7 +234,7 @@ func Configure(in ConfigInput) (Configuration, error) {
 	for _, v := range others {
 		rest := v.Path[1:]
 		switch {
-		case v.Path[0] == policyPrefix && policy.KnownKey(rest):
+		case v.Path[0] == policyPrefix && rules.KnownKey(rest):
 			out.Rules.Over = append(out.Rules.Over, rules.Override{Name: v.Name, Path: rest, Text: v.Text})
 		default:
 			out.Warnings = append(out.Warnings, v.Name+" names no setting")
@@ -359,7 +359,7 @@ func (c Configuration) Show() ([]Shown, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := policy.KeysSet(data, c.Rules.Over)
+	set, err := rules.KeysSet(data, c.Rules.Over)
 	if err != nil {
 		return nil, fmt.Errorf("policy file %s: %w", filepath.Clean(c.Rules.Path), err)
 	}

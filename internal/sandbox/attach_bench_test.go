@@ -26,7 +26,7 @@ func benchFixture(b *testing.B) (*sandbox.Manager, api.Sandbox) {
 func benchStart(b *testing.B, m *sandbox.Manager, sb api.Sandbox, spec api.ProcessSpec) {
 	b.Helper()
 	spec.Cwd = "/"
-	p, err := policy.DecideProcess(spec, policy.SettingsOf(sb), operator, rules)
+	p, err := policy.DecideProcess(spec, policy.SettingsOf(sb), operator, testRules)
 	if err == nil {
 		_, err = m.StartProcess(b.Context(), operator, sb.ID, p)
 	}

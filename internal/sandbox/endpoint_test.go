@@ -65,7 +65,7 @@ func add(t *testing.T, m *sandbox.Manager, sb api.Sandbox, e api.Endpoint, repla
 		t.Fatal(err)
 	}
 	others := slices.DeleteFunc(slices.Clone(now.Endpoints), func(o api.Endpoint) bool { return o.Name == e.Name })
-	p, err := policy.DecideEndpoint(e, others, policy.SettingsOf(now), operator, rules, m.HasSecrets())
+	p, err := policy.DecideEndpoint(e, others, policy.SettingsOf(now), operator, testRules, m.HasSecrets())
 	if err != nil {
 		return api.EndpointStatus{}, err
 	}

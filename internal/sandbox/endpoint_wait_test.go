@@ -128,7 +128,7 @@ func TestEndpointProbe(t *testing.T) {
 	if err := <-done; api.CodeOf(err) != api.CodeState && api.CodeOf(err) != api.CodeNotFound {
 		t.Errorf("one that was taken away: %v", err)
 	}
-	if _, err := policy.DecideExec(api.ExecRequest{Argv: []string{"true"}, WaitEndpoints: []string{"No Name"}}, policy.SettingsOf(sb), operator, rules); api.CodeOf(err) != api.CodeInvalid {
+	if _, err := policy.DecideExec(api.ExecRequest{Argv: []string{"true"}, WaitEndpoints: []string{"No Name"}}, policy.SettingsOf(sb), operator, testRules); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("what names none: %v", err)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -39,9 +40,9 @@ func TestMain(m *testing.M) {
 
 var operator = policy.InProcessCaller(os.Geteuid())
 
-// rules are the ones that only a test can have: they let it choose an engine
+// testRules are the ones that only a test can have: they let it choose an engine
 // that isolates nothing.
-var rules = rules.Rules{Engine: fake.Name, MinTier: api.TierNone}
+var testRules = rules.Rules{Engine: fake.Name, MinTier: api.TierNone}
 
 // fixture is one home on one imaginary machine. Managers come and go in it, as
 // daemons do.
@@ -185,7 +186,7 @@ func (w *fixture) permit(spec api.SandboxSpec) policy.Permit {
 			facts.Workspace = &info
 		}
 	}
-	p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts, Held: spec.Transient}, operator, rules)
+	p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts, Held: spec.Transient}, operator, testRules)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -206,7 +207,7 @@ func permitExec(t *testing.T, sb api.Sandbox, req api.ExecRequest) policy.ExecPe
 	if req.Cwd == "" {
 		req.Cwd = "/" // the imaginary machine has no workspace at its path
 	}
-	p, err := policy.DecideExec(req, policy.SettingsOf(sb), operator, rules)
+	p, err := policy.DecideExec(req, policy.SettingsOf(sb), operator, testRules)
 	if err != nil {
 		t.Fatal(err)
 	}

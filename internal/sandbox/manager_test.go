@@ -187,7 +187,7 @@ func TestNamesAndQuota(t *testing.T) {
 	if ok != 1 || exists != 7 {
 		t.Errorf("8 creates of one name: %d succeeded and %d found it taken", ok, exists)
 	}
-	limited := rules
+	limited := testRules
 	limited.MaxSandboxes = 2
 	reports := []api.EngineReport{w.machine.Engine().Probe(t.Context())}
 	p, err := policy.Decide(policy.Request{Facts: policy.Facts{Engines: reports}}, operator, limited)

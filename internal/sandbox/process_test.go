@@ -27,7 +27,7 @@ func permitProcess(t *testing.T, sb api.Sandbox, spec api.ProcessSpec) policy.Pr
 	if spec.Cwd == "" {
 		spec.Cwd = "/" // the imaginary machine has no workspace at its path
 	}
-	p, err := policy.DecideProcess(spec, policy.SettingsOf(sb), operator, rules)
+	p, err := policy.DecideProcess(spec, policy.SettingsOf(sb), operator, testRules)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func TestSkillThatVanished(t *testing.T) {
 	permit, err := policy.Decide(policy.Request{
 		Spec:  api.SandboxSpec{Name: "x", Skills: []api.SkillUse{{Name: api.AllSkills}}},
 		Facts: policy.Facts{Engines: []api.EngineReport{w.machine.Engine().Probe(t.Context())}, Home: w.dir, Skills: skills},
-	}, operator, rules)
+	}, operator, testRules)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func (w *fixture) read(path string) string {
 
 func permitSnapshot(t *testing.T, req api.SnapshotRequest) policy.SnapshotPermit {
 	t.Helper()
-	p, err := policy.DecideSnapshot(req, policy.SnapshotFacts{}, rules)
+	p, err := policy.DecideSnapshot(req, policy.SnapshotFacts{}, testRules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestSnapshotAndBack(t *testing.T) {
 	w.write(w.inWorkspace(sb, "d/f"), "changed since")
 	permit, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Name: "y", Snapshot: "s"}, Facts: policy.Facts{
 		Engines: []api.EngineReport{w.machine.Engine().Probe(t.Context())}, Home: w.dir, Snapshot: &snap,
-	}}, operator, rules)
+	}}, operator, testRules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestSnapshotOverAnotherImage(t *testing.T) {
 		snap.Image = image
 		permit, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{Image: "host", Snapshot: "s"}, Facts: policy.Facts{
 			Engines: []api.EngineReport{w.machine.Engine().Probe(t.Context())}, Home: w.dir, Snapshot: &snap,
-		}}, operator, rules)
+		}}, operator, testRules)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,7 +33,7 @@ func TestFailedExtend(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(record, "in-the-way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	permit, err := policy.DecideExtend(api.Extension{LifetimeMS: (3 * time.Hour).Milliseconds()}, policy.SettingsOf(sb), operator, rules)
+	permit, err := policy.DecideExtend(api.Extension{LifetimeMS: (3 * time.Hour).Milliseconds()}, policy.SettingsOf(sb), operator, testRules)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package policy_test
+package rules_test
 
 import (
 	"errors"
@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
@@ -61,24 +60,24 @@ func TestBadOverrides(t *testing.T) {
 	if _, err := rules.ParseRulesOver([]byte("enabeld: true"), []rules.Override{over("enabled", "true")}); err == nil || !strings.Contains(err.Error(), "line 1, column 1") {
 		t.Errorf("what is wrong with the file is told with its place: %v", err)
 	}
-	if !policy.KnownKey([]string{"profiles", "x", "defaults", "memory"}) || policy.KnownKey([]string{"profiles", "x", "memory"}) || policy.KnownKey(nil) || policy.KnownKey([]string{"images", "0"}) {
+	if !rules.KnownKey([]string{"profiles", "x", "defaults", "memory"}) || rules.KnownKey([]string{"profiles", "x", "memory"}) || rules.KnownKey(nil) || rules.KnownKey([]string{"images", "0"}) {
 		t.Error("the keys that are known are others")
 	}
 }
 
 func TestKeysSet(t *testing.T) {
-	got, err := policy.KeysSet([]byte("max_sandboxes: 3\nregistries: {r.example: {mirrors: ['http://u:hunter2@m.example']}}\nnames: {force: true}"),
+	got, err := rules.KeysSet([]byte("max_sandboxes: 3\nregistries: {r.example: {mirrors: ['http://u:hunter2@m.example']}}\nnames: {force: true}"),
 		[]rules.Override{over("max_sandboxes", "4"), over("names", "{force: false, template: t}"), over("images", "a,b")})
 	const want = "[{images [a b] CLOCHE__POLICY__IMAGES} {max_sandboxes 4 CLOCHE__POLICY__MAX_SANDBOXES} " +
 		"{names.force false CLOCHE__POLICY__NAMES} {names.template t CLOCHE__POLICY__NAMES} {registries.r.example.mirrors [http://u:xxxxx@m.example] }]"
 	if err == nil && fmt.Sprint(got) != want {
 		t.Errorf("got  %v\nwant %s", got, want)
 	}
-	hidden, err := policy.KeysSet([]byte("secrets: [{name: a, from: {exec: [/bin/vault, --token=hunter2, a]}, hosts: [x.example]}]"), nil)
+	hidden, err := rules.KeysSet([]byte("secrets: [{name: a, from: {exec: [/bin/vault, --token=hunter2, a]}, hosts: [x.example]}]"), nil)
 	if err != nil || strings.Contains(fmt.Sprint(hidden), "hunter2") || !strings.Contains(fmt.Sprint(hidden), "/bin/vault") {
 		t.Errorf("the arguments of a command are shown: %v, %v", hidden, err)
 	}
-	if none, err := policy.KeysSet(nil, nil); err != nil || len(none) != 0 {
+	if none, err := rules.KeysSet(nil, nil); err != nil || len(none) != 0 {
 		t.Errorf("nothing is set: %v, %v", none, err)
 	}
 }
@@ -120,7 +119,7 @@ func FuzzOverride(f *testing.F) {
 			}
 			return
 		}
-		if _, err := policy.KeysSet(file, []rules.Override{over(key, text)}); err != nil {
+		if _, err := rules.KeysSet(file, []rules.Override{over(key, text)}); err != nil {
 			t.Fatalf("taken, and not to be shown: %v", err)
 		}
 	})

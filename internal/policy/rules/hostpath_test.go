@@ -1,10 +1,9 @@
-package policy
+package rules
 
 import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // TestHostPathsOfRules: the operator names paths as the machine of the daemon has them.
@@ -26,7 +25,7 @@ func TestHostPathsOfRules(t *testing.T) {
 		{"darwin", `D:\Shared`, api.CodeInvalid},
 	} {
 		var err error
-		if _, e := rules.HostPathOn(test.system, "root", test.path); e != nil {
+		if _, e := HostPathOn(test.system, "root", test.path); e != nil {
 			err = e
 		}
 		if api.CodeOf(err) != test.code {
