@@ -1,9 +1,10 @@
 package policy
 
 import (
-	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"maps"
 	"slices"
+
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // shadowedDefaults warns of defaults of a profile that a setting for all profiles overrides.

@@ -241,7 +241,7 @@ func checkEgress(d *decision) *api.Error {
 	if d.spec.Egress != nil {
 		asked = *d.spec.Egress
 	}
-	w := egressWish{tenant: d.caller.Tenant, caller: d.caller, profile: d.profile, rules: d.rules, because: d.because}
+	w := egressWish{tenant: d.caller.Tenant, caller: d.caller.egress(), profile: d.profile, rules: d.rules, because: d.because}
 	g, err := w.grant(asked)
 	if err != nil {
 		return err
@@ -285,7 +285,7 @@ func checkLink(d *decision) *api.Error {
 type egressWish struct {
 	// tenant owns the sandbox. caller is the present caller.
 	tenant  string
-	caller  Caller
+	caller  egressCaller
 	profile rules.Profile
 	rules   rules.Rules
 	because func(field, rule string)

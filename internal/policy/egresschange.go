@@ -10,15 +10,15 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
-// DecideEgressChange grants a change of the rules of a running sandbox, or returns why not. Added
+// decideChange grants a change of the rules of a running sandbox, or returns why not. Added
 // rules are judged as in a create, with the rights of the present caller. Earlier grants stay,
 // except for what the operator denies now.
-func DecideEgressChange(c api.EgressChange, g EgressGrant, s Settings, caller Caller, set rules.Rules, now time.Time) (EgressGrant, error) {
-	p, known := rules.ResolveProfile(s.Profile, set)
+func decideChange(c api.EgressChange, g EgressGrant, s egressSandbox, caller egressCaller, set rules.Rules, now time.Time) (EgressGrant, error) {
+	p, known := rules.ResolveProfile(s.profile, set)
 	if !known {
-		p = rules.Profile{Name: s.Profile}
+		p = rules.Profile{Name: s.profile}
 	}
-	w := egressWish{tenant: s.Tenant, caller: caller, profile: p, rules: set, because: func(string, string) {}}
+	w := egressWish{tenant: s.tenant, caller: caller, profile: p, rules: set, because: func(string, string) {}}
 	ch := egressChange{wish: w, g: g.clone(), c: c, now: now}
 	for _, do := range []func() *api.Error{ch.check, ch.prune, ch.remove, ch.add, ch.settle} {
 		if err := do(); err != nil {
@@ -28,14 +28,14 @@ func DecideEgressChange(c api.EgressChange, g EgressGrant, s Settings, caller Ca
 	return ch.g, nil
 }
 
-// RefreshEgress updates a grant to the operator's present rules: the deny rules, the route and the
+// refresh updates a grant to the operator's present rules: the deny rules, the route and the
 // request rules. What callers requested stays.
-func RefreshEgress(g EgressGrant, s Settings, set rules.Rules, now time.Time) (EgressGrant, error) {
-	p, known := rules.ResolveProfile(s.Profile, set)
+func refresh(g EgressGrant, s egressSandbox, set rules.Rules, now time.Time) (EgressGrant, error) {
+	p, known := rules.ResolveProfile(s.profile, set)
 	if !known {
-		p = rules.Profile{Name: s.Profile}
+		p = rules.Profile{Name: s.profile}
 	}
-	ch := egressChange{wish: egressWish{tenant: s.Tenant, caller: Caller{Operator: true}, profile: p, rules: set}, g: g.clone(), now: now}
+	ch := egressChange{wish: egressWish{tenant: s.tenant, caller: egressCaller{operator: true}, profile: p, rules: set}, g: g.clone(), now: now}
 	if err := ch.prune(); err != nil {
 		return EgressGrant{}, err
 	}
@@ -56,6 +56,15 @@ func NoEgress() *api.Error {
 	return api.Errorf(api.CodeState, "the sandbox has no network").
 		WithHint("whether it has one is settled when it is created: cloche create --net")
 }
+
+// egressCaller is who asks: its tenant, and whether it is the operator.
+type egressCaller struct {
+	tenant   string
+	operator bool
+}
+
+// egressSandbox is the sandbox that a change is for.
+type egressSandbox struct{ tenant, profile string }
 
 type egressChange struct {
 	wish egressWish
@@ -102,7 +111,7 @@ func (ch *egressChange) remove() *api.Error {
 			return rules.RuleError(field, err)
 		}
 		shown := item.String()
-		if !ch.drop(shown, deny, ch.wish.caller.Operator) {
+		if !ch.drop(shown, deny, ch.wish.caller.operator) {
 			if ch.held(shown, deny) {
 				return rules.Denied("operator_only", field, "%s was put there by the operator", rules.Quote(text)).WithHint("only the operator can take it away")
 			}
@@ -146,7 +155,7 @@ func (ch *egressChange) add() *api.Error {
 		return err
 	}
 	list := &ch.g.Shown.Deny
-	foreign := ch.wish.caller.Operator && ch.wish.caller.Tenant != ch.wish.tenant
+	foreign := ch.wish.caller.operator && ch.wish.caller.tenant != ch.wish.tenant
 	if foreign {
 		list = &ch.g.Held
 	}

@@ -99,8 +99,8 @@ func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, 
 			by, ok := w.grantFor(r)
 			switch {
 			case ok:
-			case w.caller.Operator:
-				by = byOperator
+			case w.caller.operator:
+				by = rules.ByOperator
 			default:
 				return w.notGranted(field, item, r)
 			}

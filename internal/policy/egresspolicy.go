@@ -16,7 +16,7 @@ func checkSetupEgress(d *decision) *api.Error {
 	if d.setup == nil {
 		return nil
 	}
-	w := egressWish{tenant: d.caller.Tenant, caller: d.caller, profile: d.profile, rules: d.rules, because: d.because}
+	w := egressWish{tenant: d.caller.Tenant, caller: d.caller.egress(), profile: d.profile, rules: d.rules, because: d.because}
 	first, err := w.whole("setup.", *d.setup)
 	if err != nil {
 		return err
@@ -72,15 +72,15 @@ func (w egressWish) closed() EgressGrant {
 	return EgressGrant{Closed: true, Shown: api.Egress{Allow: []string{}}}
 }
 
-// DecideEgressPolicy grants a new complete policy to a running sandbox with a link, or returns why
+// decidePolicy grants a new complete policy to a running sandbox with a link, or returns why
 // not. All of it is judged as in a create, with the rights of the present caller. What the operator
 // added to this sandbox stays, and limits start to count from the present usage.
-func DecideEgressPolicy(asked api.EgressPolicy, g EgressGrant, used api.EgressLimits, s Settings, caller Caller, set rules.Rules, now time.Time) (EgressGrant, error) {
-	p, known := rules.ResolveProfile(s.Profile, set)
+func decidePolicy(asked api.EgressPolicy, g EgressGrant, used api.EgressLimits, s egressSandbox, caller egressCaller, set rules.Rules, now time.Time) (EgressGrant, error) {
+	p, known := rules.ResolveProfile(s.profile, set)
 	if !known {
-		p = rules.Profile{Name: s.Profile, Network: rules.NetworkNone}
+		p = rules.Profile{Name: s.profile, Network: rules.NetworkNone}
 	}
-	w := egressWish{tenant: s.Tenant, caller: caller, profile: p, rules: set, because: func(string, string) {}}
+	w := egressWish{tenant: s.tenant, caller: caller, profile: p, rules: set, because: func(string, string) {}}
 	next, err := w.whole("", asked)
 	if err != nil {
 		return EgressGrant{}, err
@@ -89,12 +89,12 @@ func DecideEgressPolicy(asked api.EgressPolicy, g EgressGrant, used api.EgressLi
 		return EgressGrant{}, api.Errorf(api.CodeState, "requests are narrowed, and the programs of this sandbox trust no authority for opened TLS").
 			WithHint("ask for egress.requests when the sandbox is created")
 	}
-	return SucceedEgress(next, g, used, s, set, now)
+	return succeed(next, g, used, s, set, now)
 }
 
-// SucceedEgress updates an earlier decision for a sandbox in which g is in force, with the
+// succeed updates an earlier decision for a sandbox in which g is in force, with the
 // operator's present rules and those added to this sandbox.
-func SucceedEgress(next, g EgressGrant, used api.EgressLimits, s Settings, set rules.Rules, now time.Time) (EgressGrant, error) {
+func succeed(next, g EgressGrant, used api.EgressLimits, s egressSandbox, set rules.Rules, now time.Time) (EgressGrant, error) {
 	next = next.clone()
 	next.Held, next.Base = slices.Clone(g.Held), used
 	next.Temporary = slices.DeleteFunc(slices.Clone(g.Temporary), func(t TemporaryRule) bool { return !t.Held || !now.Before(t.ExpiresAt) })
@@ -102,7 +102,7 @@ func SucceedEgress(next, g EgressGrant, used api.EgressLimits, s Settings, set r
 		return next, nil
 	}
 	next.Rules = append(slices.DeleteFunc(next.Rules, isOperators), slices.DeleteFunc(slices.Clone(g.Rules), func(r rule.Rule) bool { return !isOperators(r) })...)
-	return RefreshEgress(next, s, set, now)
+	return refresh(next, s, set, now)
 }
 
 // isOperators reports whether a rule is a deny rule of the operator.

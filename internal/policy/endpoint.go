@@ -353,7 +353,7 @@ func grantEndpoint(field string, e api.Endpoint, caller Caller, set rules.Rules)
 		record, capture = record || r.Record, max(capture, rules.CaptureRank(r.Audit))
 	}
 	if caller.Operator {
-		g.Rule = cmp.Or(g.Rule, byOperator)
+		g.Rule = cmp.Or(g.Rule, rules.ByOperator)
 		if t.Host != "" && len(g.Ranges) == 0 {
 			g.Ranges = privateRanges()
 		}

@@ -107,11 +107,6 @@ func (d *decision) because(field, rule string) {
 	d.grants = append(d.grants, api.PolicyGrant{Field: field, Rule: rule})
 }
 
-// What allows something that no key of the file allows.
-const (
-	byOperator = "operator"
-)
-
 // AssumedFacts returns facts of a machine on which everything that a request names exists, for an
 // answer without a daemon. The second value lists these assumptions.
 func AssumedFacts(spec api.SandboxSpec, caller Caller, set rules.Rules) (Facts, []string) {

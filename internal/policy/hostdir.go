@@ -365,7 +365,7 @@ func (d *decision) mayUse(real string, fact DirFact, readOnly bool) (rule string
 	c := d.caller
 	own := c.Operator && (c.UID == 0 || c.UID > 0 && c.UID == fact.OwnerUID)
 	if own && (fact.Missing == "" || fact.Real != "/" && fact.Real != "/home") {
-		return byOperator
+		return rules.ByOperator
 	}
 	for i, root := range d.realRoots() {
 		if root != "" && (readOnly || d.rules.Mounts[i].Write) && rules.Within(real, root) &&

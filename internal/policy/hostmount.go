@@ -1,10 +1,11 @@
 package policy
 
 import (
-	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // A directory has a name for each mount that shows it, and is judged by all of them: by every name

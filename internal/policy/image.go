@@ -342,7 +342,7 @@ func (j imageJudge) granted(n rules.ImageName) (rule string) {
 	case n.IsHost():
 		return rules.ByBuiltin
 	case j.caller.Operator:
-		return byOperator
+		return rules.ByOperator
 	}
 	names := []rules.ImageName{n}
 	if n.Digest != "" {

@@ -1,8 +1,9 @@
 package policy
 
 import (
-	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"reflect"
+
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // AtStart returns the changed keys that a daemon reads only when it starts.

@@ -54,7 +54,8 @@ func YamlString(s string) string {
 
 // What allows something that no key of the file allows.
 const (
-	ByBuiltin = "builtin"
+	ByBuiltin  = "builtin"
+	ByOperator = "operator"
 )
 
 // Limits of a request. The limits of strings follow execve: 128 KiB for each string, including the
