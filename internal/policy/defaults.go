@@ -15,12 +15,12 @@ func shadowedDefaults(r rules.Rules, report rules.Reporter) {
 		for _, l := range rules.Limits() {
 			_, own := l.Ruled(&rule.Defaults)
 			if _, all := l.Ruled(&r.Defaults.Limits); own && all && !p.Locks(l.Field) {
-				report(warning(field+".defaults."+l.Key, "%s.defaults.%s changes nothing: defaults.limits.%s goes before it", field, l.Key, l.Key).
+				report(rules.Warning(field+".defaults."+l.Key, "%s.defaults.%s changes nothing: defaults.limits.%s goes before it", field, l.Key, l.Key).
 					WithHint("leave one of them out, or lock %s in the profile", l.Field))
 			}
 		}
 		if rule.Image != "" && r.Defaults.Image != "" && !p.Locks(rules.FieldImage) {
-			report(warning(field+".image", "%s.image changes nothing: defaults.image goes before it", field).WithHint("leave one of them out, or lock image in the profile"))
+			report(rules.Warning(field+".image", "%s.image changes nothing: defaults.image goes before it", field).WithHint("leave one of them out, or lock image in the profile"))
 		}
 	}
 }

@@ -223,12 +223,12 @@ func shadowedNames(r rules.Rules, report rules.Reporter) {
 		return
 	}
 	if len(t.Wants()) == 0 {
-		report(warning("names.template", "the forced template %s gives every sandbox of a tenant the same name", rules.Quote(text)).
+		report(rules.Warning("names.template", "the forced template %s gives every sandbox of a tenant the same name", rules.Quote(text)).
 			WithHint("name a variable that tells who asks, such as {launcher_id}"))
 	}
 	for _, v := range t.Wants() {
 		if !slices.Contains([]string{rules.VarLauncherType, rules.VarLauncherID, rules.VarSenderID, rules.VarQueryID}, v) {
-			report(warning("names.template", "{%s} in the forced template %s isn't part of the verified identity: the caller chooses its value", v, rules.Quote(text)).
+			report(rules.Warning("names.template", "{%s} in the forced template %s isn't part of the verified identity: the caller chooses its value", v, rules.Quote(text)).
 				WithHint("use {launcher_type}, {launcher_id}, {sender_id} or {query_id}"))
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
@@ -22,10 +21,6 @@ func shadowed(r rules.Rules, report rules.Reporter) {
 	shadowedEgress(r, report)
 }
 
-func warning(field, format string, args ...any) *api.Error {
-	return api.Invalid(field, format, args...)
-}
-
 func shadowedImages(r rules.Rules, report rules.Reporter) {
 	for _, l := range []struct {
 		key  string
@@ -34,7 +29,7 @@ func shadowedImages(r rules.Rules, report rules.Reporter) {
 		for i, ref := range l.refs {
 			for j, other := range l.refs {
 				if i != j && coversImage(other, ref) && (j < i || !coversImage(ref, other)) {
-					report(warning(rules.ElementAt(l.key, i), "%s %s changes nothing: %s %s holds it already", rules.ElementAt(l.key, i), rules.Quote(ref), rules.ElementAt(l.key, j), rules.Quote(other)).
+					report(rules.Warning(rules.ElementAt(l.key, i), "%s %s changes nothing: %s %s holds it already", rules.ElementAt(l.key, i), rules.Quote(ref), rules.ElementAt(l.key, j), rules.Quote(other)).
 						WithHint("leave one of them out"))
 					break
 				}
@@ -44,7 +39,7 @@ func shadowedImages(r rules.Rules, report rules.Reporter) {
 	for i, ref := range r.Images {
 		for j, block := range r.BlockedImages {
 			if coversImage(block, ref) {
-				report(warning(rules.ElementAt("images", i), "%s %s grants nothing: %s %s blocks all of it", rules.ElementAt("images", i), rules.Quote(ref), rules.ElementAt("blocked_images", j), rules.Quote(block)).
+				report(rules.Warning(rules.ElementAt("images", i), "%s %s grants nothing: %s %s blocks all of it", rules.ElementAt("images", i), rules.Quote(ref), rules.ElementAt("blocked_images", j), rules.Quote(block)).
 					WithHint("leave one of them out"))
 				break
 			}
@@ -53,7 +48,7 @@ func shadowedImages(r rules.Rules, report rules.Reporter) {
 	for _, from := range slices.Sorted(maps.Keys(r.ImageAliases)) {
 		for j, block := range r.BlockedImages {
 			if coversImage(block, r.ImageAliases[from]) {
-				report(warning(rules.KeyAt("image_aliases", from), "%s leads to an image that %s blocks", rules.Quote(from), rules.ElementAt("blocked_images", j)).
+				report(rules.Warning(rules.KeyAt("image_aliases", from), "%s leads to an image that %s blocks", rules.Quote(from), rules.ElementAt("blocked_images", j)).
 					WithHint("let it stand for another image"))
 				break
 			}
@@ -82,14 +77,14 @@ func shadowedRegistries(r rules.Rules, report rules.Reporter) {
 		only := len(r.OnlyRegistries) == 0 || slices.ContainsFunc(r.OnlyRegistries, func(o string) bool { return rules.RegistryName(o) == host })
 		switch rule := r.Registries[name]; {
 		case rule.Blocked && (len(rule.Mirrors) > 0 || rule.Insecure):
-			report(warning(field, "%s is blocked, so that its other keys change nothing", field).WithHint("leave them out, or blocked"))
+			report(rules.Warning(field, "%s is blocked, so that its other keys change nothing", field).WithHint("leave them out, or blocked"))
 		case !only && !rule.Blocked && !isMirror(r, host):
-			report(warning(field, "%s changes nothing: only_registries does not have %s", field, host).WithHint("add it there, or leave it out here"))
+			report(rules.Warning(field, "%s changes nothing: only_registries does not have %s", field, host).WithHint("add it there, or leave it out here"))
 		}
 	}
 	for i, name := range r.OnlyRegistries {
 		if _, rule, ok := r.Registry(rules.RegistryName(name)); ok && rule.Blocked {
-			report(warning(rules.ElementAt("only_registries", i), "%s %s is of no use: registries blocks it", rules.ElementAt("only_registries", i), rules.Quote(name)).WithHint("leave one of them out"))
+			report(rules.Warning(rules.ElementAt("only_registries", i), "%s %s is of no use: registries blocks it", rules.ElementAt("only_registries", i), rules.Quote(name)).WithHint("leave one of them out"))
 		}
 	}
 }
@@ -111,12 +106,12 @@ func shadowedPaths(r rules.Rules, report rules.Reporter) {
 	for i, m := range r.Mounts {
 		field, root := rules.ElementAt("mounts", i), path.Clean(m.Root)
 		if rule := blocksAllOf(blocked, root); rule != "" {
-			report(warning(field+".root", "%s grants nothing: %s blocks %s", field, rule, rules.Quote(root)).WithHint("name another directory"))
+			report(rules.Warning(field+".root", "%s grants nothing: %s blocks %s", field, rule, rules.Quote(root)).WithHint("name another directory"))
 			continue
 		}
 		for j, other := range r.Mounts {
 			if i != j && other.Covers(m) && (j < i || !m.Covers(other)) {
-				report(warning(field+".root", "%s changes nothing: %s grants all of it", field, rules.ElementAt("mounts", j)).WithHint("leave one of them out"))
+				report(rules.Warning(field+".root", "%s changes nothing: %s grants all of it", field, rules.ElementAt("mounts", j)).WithHint("leave one of them out"))
 				break
 			}
 		}
@@ -125,7 +120,7 @@ func shadowedPaths(r rules.Rules, report rules.Reporter) {
 		field, rest := rules.ElementAt("blocked_paths", i), slices.Delete(slices.Clone(r.BlockedPaths), i, i+1)
 		for j, other := range rest {
 			if rules.Within(path.Clean(p), path.Clean(other)) && (j < i || path.Clean(p) != path.Clean(other)) {
-				report(warning(field, "%s %s changes nothing: %s is blocked already", field, rules.Quote(p), rules.Quote(other)).WithHint("leave it out"))
+				report(rules.Warning(field, "%s %s changes nothing: %s is blocked already", field, rules.Quote(p), rules.Quote(other)).WithHint("leave it out"))
 				break
 			}
 		}
@@ -148,7 +143,7 @@ func shadowedLimits(r rules.Rules, report rules.Reporter) {
 		p, _ := rules.ResolveProfile(name, r)
 		for _, l := range rules.Limits() {
 			if _, ok := l.Ruled(&rule.Ceilings); ok && p.Locks(l.Field) {
-				report(warning(field+".ceilings."+l.Key, "%s.ceilings.%s changes only the default: %s is locked", field, l.Key, l.Field).
+				report(rules.Warning(field+".ceilings."+l.Key, "%s.ceilings.%s changes only the default: %s is locked", field, l.Key, l.Field).
 					WithHint("set %s.defaults.%s, or unlock it", field, l.Key))
 			}
 		}
@@ -156,7 +151,7 @@ func shadowedLimits(r rules.Rules, report rules.Reporter) {
 			for i, f := range *rule.Clamp {
 				l := limitOf(f)
 				if l.Get != nil && (l.Get(&p.Ceilings) == 0 || p.Locks(f)) {
-					report(warning(rules.ElementAt(field+".clamp", i), "%s changes nothing: %s has no ceiling, or is locked", rules.ElementAt(field+".clamp", i), f).
+					report(rules.Warning(rules.ElementAt(field+".clamp", i), "%s changes nothing: %s has no ceiling, or is locked", rules.ElementAt(field+".clamp", i), f).
 						WithHint("set %s.ceilings.%s, or leave it out", field, l.Key))
 				}
 			}
@@ -164,7 +159,7 @@ func shadowedLimits(r rules.Rules, report rules.Reporter) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Tenants)) {
 		if t := r.Tenants[name]; t.MaxSandboxes != nil && r.MaxSandboxes > 0 && *t.MaxSandboxes > r.MaxSandboxes {
-			report(warning("tenants."+rules.Shorten(name)+".max_sandboxes", "tenant %s may have %d sandboxes, and all tenants together only %d", name, *t.MaxSandboxes, r.MaxSandboxes).
+			report(rules.Warning("tenants."+rules.Shorten(name)+".max_sandboxes", "tenant %s may have %d sandboxes, and all tenants together only %d", name, *t.MaxSandboxes, r.MaxSandboxes).
 				WithHint("lower it, or raise max_sandboxes"))
 		}
 	}

@@ -72,3 +72,7 @@ func NameHint() string {
 func IsAlphanumeric(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
+
+func Warning(field, format string, args ...any) *api.Error {
+	return api.Invalid(field, format, args...)
+}

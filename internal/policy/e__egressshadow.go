@@ -57,7 +57,7 @@ func shadowedEgress(r rules.Rules, report rules.Reporter) {
 		for i, w := range list {
 			for j, o := range list {
 				if i != j && w.allOf(o, covers) && (j < i || !o.allOf(w, covers)) {
-					report(warning(w.field, "%s %s changes nothing: %s %s has all of it", w.field, w.text, o.field, o.text).WithHint("leave one of them out"))
+					report(rules.Warning(w.field, "%s %s changes nothing: %s %s has all of it", w.field, w.text, o.field, o.text).WithHint("leave one of them out"))
 					break
 				}
 			}
@@ -67,12 +67,12 @@ func shadowedEgress(r rules.Rules, report rules.Reporter) {
 		for _, w := range list {
 			for _, d := range denies {
 				if w.allOf(d, rule.Rule.HoldsBack) {
-					report(warning(w.field, "%s %s lets nothing out: %s %s holds all of it back", w.field, w.text, d.field, d.text).WithHint("leave one of them out"))
+					report(rules.Warning(w.field, "%s %s lets nothing out: %s %s holds all of it back", w.field, w.text, d.field, d.text).WithHint("leave one of them out"))
 					break
 				}
 			}
 			if slices.ContainsFunc(w.rules, requests.Opaque) {
-				report(warning(w.field, "%s %s is always refused: egress.requests narrows this host, and requests are not seen in any protocol", w.field, w.text).
+				report(rules.Warning(w.field, "%s %s is always refused: egress.requests narrows this host, and requests are not seen in any protocol", w.field, w.text).
 					WithHint("write it without port, which is HTTP and TLS on 80 and 443"))
 			}
 		}
@@ -99,7 +99,7 @@ func shadowedByAll(own, granted []writtenOut, report func(*api.Error)) {
 	for _, w := range own {
 		for _, o := range granted {
 			if w.allOf(o, rule.Rule.Covers) {
-				report(warning(w.field, "%s %s changes nothing: %s %s grants it to everyone", w.field, w.text, o.field, o.text).WithHint("leave one of them out"))
+				report(rules.Warning(w.field, "%s %s changes nothing: %s %s grants it to everyone", w.field, w.text, o.field, o.text).WithHint("leave one of them out"))
 				break
 			}
 		}
