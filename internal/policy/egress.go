@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/egress"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Egress returns the initial egress. It returns false if the sandbox has no link.
 func (p Permit) Egress() (EgressGrant, bool) {
 	if p.first != nil {
-		return p.first.clone(), true
+		return p.first.Clone(), true
 	}
 	return p.LaterEgress()
 }
@@ -21,7 +22,7 @@ func (p Permit) LaterEgress() (EgressGrant, bool) {
 	if p.egress == nil {
 		return EgressGrant{}, false
 	}
-	return p.egress.clone(), true
+	return p.egress.Clone(), true
 }
 
 // Opens reports whether the TLS of some hosts is intercepted, initially or later.
@@ -73,13 +74,13 @@ func checkEgress(d *decision) *api.Error {
 	if d.spec.Egress != nil {
 		asked = *d.spec.Egress
 	}
-	w := egressWish{tenant: d.caller.Tenant, caller: d.caller.egress(), profile: d.profile, rules: d.rules, because: d.because}
-	g, err := w.grant(asked)
+	w := egress.Request{Tenant: d.caller.Tenant, Caller: d.caller.egress(), Profile: d.profile, Rules: d.rules, Because: d.because}
+	g, err := w.Grant(asked)
 	if err != nil {
 		return err
 	}
 	d.egress = &g
-	d.spec.Egress = new(cloneEgress(g.Shown))
+	d.spec.Egress = new(egress.Clone(g.Shown))
 	return nil
 }
 

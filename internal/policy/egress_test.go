@@ -34,7 +34,7 @@ tenants:
   tcp: {egress: {allow: ["tenant.example.net"], deny: ["no.example.com"]}}
 `
 
-func egress(t *testing.T, p policy.Permit) policy.EgressGrant {
+func egressOf(t *testing.T, p policy.Permit) policy.EgressGrant {
 	t.Helper()
 	g, ok := p.Egress()
 	if !ok {
@@ -64,7 +64,7 @@ func TestEgressOfTheBuiltinProfiles(t *testing.T) {
 	}
 	for _, name := range []string{"network_basic", "network_extended"} {
 		p := decide(t, api.SandboxSpec{Profile: name}, tenant, rules.Rules{})
-		g := egress(t, p)
+		g := egressOf(t, p)
 		if want := []string{"@pypi", "@npm", "@debian", "@github-read"}; !slices.Equal(p.Spec().Egress.Allow, want) || p.Spec().Network != "on" {
 			t.Errorf("%s: %+v", name, p.Spec())
 		}
@@ -78,7 +78,7 @@ func TestEgressOfTheBuiltinProfiles(t *testing.T) {
 		decide(t, api.SandboxSpec{Profile: name, Egress: &api.Egress{Allow: []string{"pypi.org", "@npm"}}}, tenant, rules.Rules{})
 	}
 	// A network without a list is one on which nothing is allowed.
-	g := egress(t, decide(t, api.SandboxSpec{Network: "on"}, tenant, rules.Rules{}))
+	g := egressOf(t, decide(t, api.SandboxSpec{Network: "on"}, tenant, rules.Rules{}))
 	if len(g.Rules) != 0 {
 		t.Errorf("nothing was asked, and %v is granted", g.Rules)
 	}
@@ -94,7 +94,7 @@ func TestProxyPorts(t *testing.T) {
 		"http://proxy.corp": {Address: "proxy.corp:80"}, "https://proxy.corp/": {Address: "proxy.corp:443", TLS: true},
 		"https://proxy.corp:8443": {Address: "proxy.corp:8443", TLS: true}, "http://[::1]:3128": {Address: "[::1]:3128"},
 	} {
-		g := egress(t, decide(t, asking("a.example"), operator, mustParse(t, "egress: {upstream: {proxy: '"+proxy+"'}}")))
+		g := egressOf(t, decide(t, asking("a.example"), operator, mustParse(t, "egress: {upstream: {proxy: '"+proxy+"'}}")))
 		if g.Upstream == nil || !reflect.DeepEqual(*g.Upstream, want) {
 			t.Errorf("%s is %+v, want %+v", proxy, g.Upstream, want)
 		}
@@ -109,7 +109,7 @@ func TestProxyPorts(t *testing.T) {
 func TestEgressGrants(t *testing.T) {
 	r := mustParse(t, egressFile)
 	p := decide(t, asking("@corp", "API.example.com.", "db.corp:5432 at 10.1.2.0/24", "api.example.com"), tenant, r)
-	g := egress(t, p)
+	g := egressOf(t, p)
 	if want := []string{"@corp", "api.example.com", "db.corp:5432 at 10.1.2.0/24"}; !slices.Equal(p.Spec().Egress.Allow, want) {
 		t.Errorf("shown as %q", p.Spec().Egress.Allow)
 	}
@@ -261,7 +261,7 @@ func TestEgressChange(t *testing.T) {
 	r := mustParse(t, egressFile)
 	now := time.Unix(1_000_000, 0)
 	in := policy.Settings{Ref: "box", Tenant: tenant.Tenant, Profile: "agent"}
-	g := egress(t, decide(t, asking("a.example.com"), tenant, r))
+	g := egressOf(t, decide(t, asking("a.example.com"), tenant, r))
 	change := func(c api.EgressChange, as policy.Caller, at time.Time) error {
 		t.Helper()
 		next, err := policy.DecideEgressChange(c, g, in, as, r, at)
@@ -321,7 +321,7 @@ func TestEgressChange(t *testing.T) {
 }
 
 func TestRefreshedEgressHoldsBackMore(t *testing.T) {
-	g := egress(t, decide(t, asking("a.org", "b.org"), operator, rules.Rules{}))
+	g := egressOf(t, decide(t, asking("a.org", "b.org"), operator, rules.Rules{}))
 	r := mustParse(t, "egress: {deny: [a.org], hosts: {b.org: 192.0.2.1}}")
 	in := policy.Settings{Tenant: "local", Profile: "agent"}
 	for range 2 {
@@ -399,7 +399,7 @@ func TestEgressIsMonotone(t *testing.T) {
 		if err != nil {
 			opened++
 		}
-		g := egress(t, q)
+		g := egressOf(t, q)
 		one := compile(more.Egress.Allow...)
 		for range 20 {
 			f := randomFlow(r)
@@ -453,7 +453,7 @@ func FuzzEgressRules(f *testing.F) {
 			return
 		}
 		// A tenant reaches nothing that no rule of the operator's has.
-		s := flows(t, egress(t, p), time.Time{})
+		s := flows(t, egressOf(t, p), time.Time{})
 		for _, n := range []rule.Name{"evil.org", "example.com", "paste.example.com", "no.example.com"} {
 			if s.Flow(n, 443).Refusal() == nil {
 				t.Fatalf("%q lets %s out", allow, n)

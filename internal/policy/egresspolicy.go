@@ -2,6 +2,7 @@ package policy
 
 import (
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/egress"
 )
 
 // checkSetupEgress decides the egress during setup, before the request's own egress takes effect.
@@ -10,8 +11,8 @@ func checkSetupEgress(d *decision) *api.Error {
 	if d.setup == nil {
 		return nil
 	}
-	w := egressWish{tenant: d.caller.Tenant, caller: d.caller.egress(), profile: d.profile, rules: d.rules, because: d.because}
-	first, err := w.whole("setup.", *d.setup)
+	w := egress.Request{Tenant: d.caller.Tenant, Caller: d.caller.egress(), Profile: d.profile, Rules: d.rules, Because: d.because}
+	first, err := w.Whole("setup.", *d.setup)
 	if err != nil {
 		return err
 	}
@@ -19,7 +20,7 @@ func checkSetupEgress(d *decision) *api.Error {
 		return nil // there is never a link
 	}
 	if d.egress == nil {
-		later := w.closed()
+		later := w.Closed()
 		d.egress = &later
 	}
 	d.first = &first

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/egress"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
@@ -277,7 +278,7 @@ func cloneSpec(s api.SandboxSpec) api.SandboxSpec {
 		s.Workspace.Rules, s.Workspace.Globs = slices.Clone(s.Workspace.Rules), slices.Clone(s.Workspace.Globs)
 	}
 	if s.Egress != nil {
-		s.Egress = new(cloneEgress(*s.Egress))
+		s.Egress = new(egress.Clone(*s.Egress))
 	}
 	if s.Persistent != nil {
 		s.Persistent = new(*s.Persistent)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cloche-dev/cloche/internal/policy/egress"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
@@ -18,7 +19,7 @@ func shadowed(r rules.Rules, report rules.Reporter) {
 	shadowedLimits(r, report)
 	shadowedNames(r, report)
 	shadowedDefaults(r, report)
-	shadowedEgress(r, report)
+	egress.Shadowed(r, report)
 }
 
 func shadowedImages(r rules.Rules, report rules.Reporter) {

@@ -1,4 +1,4 @@
-package policy
+package egress
 
 import (
 	"maps"
@@ -35,12 +35,12 @@ func (w writtenOut) allOf(o writtenOut, what func(wide, narrow rule.Rule) bool) 
 	})
 }
 
-// shadowedEgress warns of lines that have no effect because of another line.
-func shadowedEgress(r rules.Rules, report rules.Reporter) {
+// Shadowed warns of lines that have no effect because of another line.
+func Shadowed(r rules.Rules, report rules.Reporter) {
 	book := r.Egress.Book()
 	denies := writeOut(book, "egress.deny", r.Egress.Deny, true)
 	granted := writeOut(book, "egress.allow", r.Egress.Allow, false)
-	requests, err := rule.CompileRequests(requestsOf(egressWish{rules: r}.demanded()))
+	requests, err := rule.CompileRequests(requestsOf(Request{Rules: r}.demanded()))
 	if err != nil {
 		return
 	}

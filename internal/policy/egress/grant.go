@@ -1,4 +1,4 @@
-package policy
+package egress
 
 import (
 	"fmt"
@@ -16,17 +16,17 @@ type grantList struct {
 }
 
 // grants returns all lists that apply to the request.
-func (w egressWish) grants() []grantList {
-	out := []grantList{{"egress.allow", w.rules.Egress.Allow}}
-	if t := w.rules.Tenants[w.tenant].Egress.Allow; t != nil {
-		out = append(out, grantList{"tenants." + w.tenant + ".egress.allow", *t})
+func (w Request) grants() []grantList {
+	out := []grantList{{"egress.allow", w.Rules.Egress.Allow}}
+	if t := w.Rules.Tenants[w.Tenant].Egress.Allow; t != nil {
+		out = append(out, grantList{"tenants." + w.Tenant + ".egress.allow", *t})
 	}
-	return append(out, grantList{w.profile.EgressBy(), w.profile.Egress})
+	return append(out, grantList{w.Profile.EgressBy(), w.Profile.Egress})
 }
 
 // grantFor returns the operator's rule that covers all of r.
-func (w egressWish) grantFor(r rule.Rule) (string, bool) {
-	book := w.rules.Egress.Book()
+func (w Request) grantFor(r rule.Rule) (string, bool) {
+	book := w.Rules.Egress.Book()
 	for _, l := range w.grants() {
 		for i, item := range l.items {
 			if item.Bundle == "" {
@@ -46,16 +46,16 @@ func (w egressWish) grantFor(r rule.Rule) (string, bool) {
 
 // items parses a list of rules from a caller: without duplicates, expanded, and with the shown
 // text.
-func (w egressWish) items(field string, texts []string, deny bool, each func(field string, item rule.Item, set []rule.Rule) *api.Error) (all []rule.Rule, shown []string, _ *api.Error) {
-	if len(texts) > maxEgressRules {
-		return nil, nil, rules.TooLarge(field, "there are %d rules", len(texts)).WithHint("at most %d; a bundle of the operator's holds more", maxEgressRules)
+func (w Request) items(field string, texts []string, deny bool, each func(field string, item rule.Item, set []rule.Rule) *api.Error) (all []rule.Rule, shown []string, _ *api.Error) {
+	if len(texts) > maxRules {
+		return nil, nil, rules.TooLarge(field, "there are %d rules", len(texts)).WithHint("at most %d; a bundle of the operator's holds more", maxRules)
 	}
 	shown = []string{}
-	book := w.rules.Egress.Book()
+	book := w.Rules.Egress.Book()
 	for i, text := range texts {
 		one := rules.ElementAt(field, i)
-		if len(text) > maxEgressRule {
-			return nil, nil, rules.TooLarge(one, "the rule has %d bytes", len(text)).WithHint("at most %d", maxEgressRule)
+		if len(text) > maxRuleBytes {
+			return nil, nil, rules.TooLarge(one, "the rule has %d bytes", len(text)).WithHint("at most %d", maxRuleBytes)
 		}
 		item, err := rule.ParseItem(text)
 		if err != nil {
@@ -88,7 +88,7 @@ func (w egressWish) items(field string, texts []string, deny bool, each func(fie
 const maxGranted = 4096
 
 // allow judges allow rules.
-func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, *api.Error) {
+func (w Request) allow(field string, texts []string) ([]rule.Rule, []string, *api.Error) {
 	demanded, err := rule.CompileRequests(requestsOf(w.demanded()))
 	if err != nil {
 		return nil, nil, rules.RuleError("egress.requests", err)
@@ -99,7 +99,7 @@ func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, 
 			by, ok := w.grantFor(r)
 			switch {
 			case ok:
-			case w.caller.operator:
+			case w.Caller.Operator:
 				by = rules.ByOperator
 			default:
 				return w.notGranted(field, item, r)
@@ -115,24 +115,24 @@ func (w egressWish) allow(field string, texts []string) ([]rule.Rule, []string, 
 				}
 			}
 			if r.ID == set[0].ID {
-				w.because(field, by)
+				w.Because(field, by)
 			}
 		}
 		return nil
 	})
 }
 
-func (w egressWish) notGranted(field string, item rule.Item, r rule.Rule) *api.Error {
+func (w Request) notGranted(field string, item rule.Item, r rule.Rule) *api.Error {
 	what := rules.Quote(item.String())
 	if item.Bundle != "" {
 		what += fmt.Sprintf(", which holds %s,", rules.Quote(r.String()))
 	}
-	e := rules.Denied("egress.allow", field, "%s was asked for, and nothing that the operator lets tenant %s reach has all of it", what, w.tenant)
+	e := rules.Denied("egress.allow", field, "%s was asked for, and nothing that the operator lets tenant %s reach has all of it", what, w.Tenant)
 	return e.WithHint("the smallest rule that would allow it is `egress: {allow: [%s]}`", rules.Quote(item.String()))
 }
 
 // deny judges deny rules, which every caller can request.
-func (w egressWish) deny(field string, texts []string) ([]rule.Rule, []string, *api.Error) {
+func (w Request) deny(field string, texts []string) ([]rule.Rule, []string, *api.Error) {
 	set, shown, err := w.items(field, texts, true, func(string, rule.Item, []rule.Rule) *api.Error { return nil })
 	if len(shown) == 0 {
 		shown = nil
@@ -141,10 +141,10 @@ func (w egressWish) deny(field string, texts []string) ([]rule.Rule, []string, *
 }
 
 // operatorsDenies returns the deny rules that apply whatever is requested.
-func (w egressWish) operatorsDenies() []rule.Rule {
-	book := w.rules.Egress.Book()
+func (w Request) operatorsDenies() []rule.Rule {
+	book := w.Rules.Egress.Book()
 	var out []rule.Rule
-	for _, list := range [][]rules.EgressItem{w.rules.Egress.Deny, w.rules.Tenants[w.tenant].Egress.Deny, w.profile.EgressDeny} {
+	for _, list := range [][]rules.EgressItem{w.Rules.Egress.Deny, w.Rules.Tenants[w.Tenant].Egress.Deny, w.Profile.EgressDeny} {
 		for _, item := range list {
 			set, err := rules.ExpandItem(book, item.Item, true)
 			if err != nil {
@@ -163,25 +163,25 @@ func (w egressWish) operatorsDenies() []rule.Rule {
 }
 
 // demanded returns the operator's request rules.
-func (w egressWish) demanded() []api.RequestRule {
+func (w Request) demanded() []api.RequestRule {
 	var out []api.RequestRule
-	for _, l := range w.rules.Egress.Requests {
+	for _, l := range w.Rules.Egress.Requests {
 		out = append(out, api.RequestRule(l.Request))
 	}
 	return out
 }
 
 // requests judges request rules. Each must be about an allowed host whose requests can be read.
-func (w egressWish) requests(asked []api.RequestRule, allowed []rule.Rule) ([]api.RequestRule, *api.Error) {
+func (w Request) requests(asked []api.RequestRule, allowed []rule.Rule) ([]api.RequestRule, *api.Error) {
 	const field = "egress.requests"
-	if len(asked) > maxEgressRequests {
-		return nil, rules.TooLarge(field, "there are %d rules on requests", len(asked)).WithHint("at most %d", maxEgressRequests)
+	if len(asked) > maxRequests {
+		return nil, rules.TooLarge(field, "there are %d rules on requests", len(asked)).WithHint("at most %d", maxRequests)
 	}
 	var out []api.RequestRule
 	for i, q := range asked {
 		one := rules.ElementAt(field, i)
-		if len(q.Methods) > maxEgressParts || len(q.Paths) > maxEgressParts {
-			return nil, rules.TooLarge(one, "the rule has %d methods and %d paths", len(q.Methods), len(q.Paths)).WithHint("at most %d each", maxEgressParts)
+		if len(q.Methods) > maxParts || len(q.Paths) > maxParts {
+			return nil, rules.TooLarge(one, "the rule has %d methods and %d paths", len(q.Methods), len(q.Paths)).WithHint("at most %d each", maxParts)
 		}
 		r, err := rule.Request(q).Canonical()
 		if err != nil {
@@ -205,7 +205,7 @@ func (w egressWish) requests(asked []api.RequestRule, allowed []rule.Rule) ([]ap
 }
 
 // limits returns the limits in force.
-func (w egressWish) limits(asked api.EgressLimits) (api.EgressLimits, *api.Error) {
+func (w Request) limits(asked api.EgressLimits) (api.EgressLimits, *api.Error) {
 	for _, l := range rules.EgressLimits() {
 		v := l.Of(&asked)
 		field := "egress.limits." + l.Key
@@ -226,26 +226,26 @@ func (w egressWish) limits(asked api.EgressLimits) (api.EgressLimits, *api.Error
 }
 
 // most returns a limit of the operator with its rule; 0 is no limit.
-func (w egressWish) most(l rules.EgressLimit) (int64, string) {
+func (w Request) most(l rules.EgressLimit) (int64, string) {
 	most, by := int64(0), ""
-	if v, ok := l.Ruled(w.rules.Egress.Limits); ok {
+	if v, ok := l.Ruled(w.Rules.Egress.Limits); ok {
 		most, by = v, "egress.limits."+l.Key
 	}
-	if v, ok := l.Ruled(w.rules.Tenants[w.tenant].Egress.Limits); ok {
-		most, by = v, "tenants."+w.tenant+".egress.limits."+l.Key
+	if v, ok := l.Ruled(w.Rules.Tenants[w.Tenant].Egress.Limits); ok {
+		most, by = v, "tenants."+w.Tenant+".egress.limits."+l.Key
 	}
-	if v, ok := l.Ruled(w.profile.EgressLimits); ok && v > 0 && (most == 0 || v < most) {
-		most, by = v, rules.KeyPath(w.profile.Name, "egress", "limits", l.Key)
+	if v, ok := l.Ruled(w.Profile.EgressLimits); ok && v > 0 && (most == 0 || v < most) {
+		most, by = v, rules.KeyPath(w.Profile.Name, "egress", "limits", l.Key)
 	}
 	return most, by
 }
 
 // route returns the route of the traffic, which callers cannot choose.
-func (w egressWish) route(g *EgressGrant) *api.Error {
+func (w Request) route(g *Grant) *api.Error {
 	var err *api.Error
-	if g.Hosts, err = w.rules.Egress.HostAddrs(); err != nil {
+	if g.Hosts, err = w.Rules.Egress.HostAddrs(); err != nil {
 		return err
 	}
-	g.Upstream, err = w.rules.Egress.Upstream.Read()
+	g.Upstream, err = w.Rules.Egress.Upstream.Read()
 	return err
 }

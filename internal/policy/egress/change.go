@@ -1,4 +1,4 @@
-package policy
+package egress
 
 import (
 	"slices"
@@ -10,34 +10,34 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
-// decideChange grants a change of the rules of a running sandbox, or returns why not. Added
+// DecideChange grants a change of the rules of a running sandbox, or returns why not. Added
 // rules are judged as in a create, with the rights of the present caller. Earlier grants stay,
 // except for what the operator denies now.
-func decideChange(c api.EgressChange, g EgressGrant, s egressSandbox, caller egressCaller, set rules.Rules, now time.Time) (EgressGrant, error) {
-	p, known := rules.ResolveProfile(s.profile, set)
+func DecideChange(c api.EgressChange, g Grant, s Sandbox, caller Caller, set rules.Rules, now time.Time) (Grant, error) {
+	p, known := rules.ResolveProfile(s.Profile, set)
 	if !known {
-		p = rules.Profile{Name: s.profile}
+		p = rules.Profile{Name: s.Profile}
 	}
-	w := egressWish{tenant: s.tenant, caller: caller, profile: p, rules: set, because: func(string, string) {}}
-	ch := egressChange{wish: w, g: g.clone(), c: c, now: now}
+	w := Request{Tenant: s.Tenant, Caller: caller, Profile: p, Rules: set, Because: func(string, string) {}}
+	ch := change{wish: w, g: g.Clone(), c: c, now: now}
 	for _, do := range []func() *api.Error{ch.check, ch.prune, ch.remove, ch.add, ch.settle} {
 		if err := do(); err != nil {
-			return EgressGrant{}, err
+			return Grant{}, err
 		}
 	}
 	return ch.g, nil
 }
 
-// refresh updates a grant to the operator's present rules: the deny rules, the route and the
+// Refresh updates a grant to the operator's present rules: the deny rules, the route and the
 // request rules. What callers requested stays.
-func refresh(g EgressGrant, s egressSandbox, set rules.Rules, now time.Time) (EgressGrant, error) {
-	p, known := rules.ResolveProfile(s.profile, set)
+func Refresh(g Grant, s Sandbox, set rules.Rules, now time.Time) (Grant, error) {
+	p, known := rules.ResolveProfile(s.Profile, set)
 	if !known {
-		p = rules.Profile{Name: s.profile}
+		p = rules.Profile{Name: s.Profile}
 	}
-	ch := egressChange{wish: egressWish{tenant: s.tenant, caller: egressCaller{operator: true}, profile: p, rules: set}, g: g.clone(), now: now}
+	ch := change{wish: Request{Tenant: s.Tenant, Caller: Caller{Operator: true}, Profile: p, Rules: set}, g: g.Clone(), now: now}
 	if err := ch.prune(); err != nil {
-		return EgressGrant{}, err
+		return Grant{}, err
 	}
 	ch.g.Rules = slices.DeleteFunc(ch.g.Rules, func(r rule.Rule) bool {
 		_, operators := strings.CutPrefix(r.ID, operatorsDeny)
@@ -46,34 +46,34 @@ func refresh(g EgressGrant, s egressSandbox, set rules.Rules, now time.Time) (Eg
 	ch.g.Rules = append(ch.g.Rules, ch.operators()...)
 	ch.g.Demanded = ch.wish.demanded()
 	if err := ch.wish.route(&ch.g); err != nil {
-		return EgressGrant{}, err
+		return Grant{}, err
 	}
 	return ch.g, nil
 }
 
-// NoEgress is the error for a sandbox without a network whose rules could change.
-func NoEgress() *api.Error {
+// NoNetwork is the error for a sandbox without a network whose rules could change.
+func NoNetwork() *api.Error {
 	return api.Errorf(api.CodeState, "the sandbox has no network").
 		WithHint("whether it has one is settled when it is created: cloche create --net")
 }
 
-// egressCaller is who asks: its tenant, and whether it is the operator.
-type egressCaller struct {
-	tenant   string
-	operator bool
+// Caller is who asks: its tenant, and whether it is the operator.
+type Caller struct {
+	Tenant   string
+	Operator bool
 }
 
-// egressSandbox is the sandbox that a change is for.
-type egressSandbox struct{ tenant, profile string }
+// Sandbox is the sandbox that a change is for.
+type Sandbox struct{ Tenant, Profile string }
 
-type egressChange struct {
-	wish egressWish
-	g    EgressGrant
+type change struct {
+	wish Request
+	g    Grant
 	c    api.EgressChange
 	now  time.Time
 }
 
-func (ch *egressChange) check() *api.Error {
+func (ch *change) check() *api.Error {
 	switch c := ch.c; {
 	case len(c.Allow)+len(c.Deny)+len(c.Remove) == 0:
 		return api.Invalid("allow", "no change was asked for").WithHint("name rules in allow, deny or remove")
@@ -81,10 +81,10 @@ func (ch *egressChange) check() *api.Error {
 		return api.Invalid("for_ms", "a time of %d ms was asked for", c.ForMS).WithHint("0 is for good; at most %d", int64(rules.MaxTimeoutMS))
 	case c.ForMS > 0 && len(c.Allow)+len(c.Deny) == 0:
 		return api.Invalid("for_ms", "only what is added ends by itself").WithHint("leave for_ms out")
-	case len(c.Remove) > maxEgressRules:
-		return rules.TooLarge("remove", "there are %d rules", len(c.Remove)).WithHint("at most %d", maxEgressRules)
+	case len(c.Remove) > maxRules:
+		return rules.TooLarge("remove", "there are %d rules", len(c.Remove)).WithHint("at most %d", maxRules)
 	}
-	if p := ch.wish.profile; p.Locks(rules.FieldEgress) && len(ch.c.Allow) > 0 {
+	if p := ch.wish.Profile; p.Locks(rules.FieldEgress) && len(ch.c.Allow) > 0 {
 		by := rules.KeyPath(p.Name, "locked", rules.FieldEgress)
 		return rules.Denied(by, "allow", "the profile %s settles what its sandboxes may reach", p.Name).
 			WithHint("make a sandbox of another profile; the operator's rule is %s", by)
@@ -93,17 +93,17 @@ func (ch *egressChange) check() *api.Error {
 }
 
 // prune removes expired rules.
-func (ch *egressChange) prune() *api.Error {
+func (ch *change) prune() *api.Error {
 	ch.g.Temporary = slices.DeleteFunc(ch.g.Temporary, func(t TemporaryRule) bool { return !ch.now.Before(t.ExpiresAt) })
 	return nil
 }
 
 // remove removes rules in force, by their shown text.
-func (ch *egressChange) remove() *api.Error {
+func (ch *change) remove() *api.Error {
 	for i, text := range ch.c.Remove {
 		field := rules.ElementAt("remove", i)
-		if len(text) > maxEgressRule {
-			return rules.TooLarge(field, "the rule has %d bytes", len(text)).WithHint("at most %d", maxEgressRule)
+		if len(text) > maxRuleBytes {
+			return rules.TooLarge(field, "the rule has %d bytes", len(text)).WithHint("at most %d", maxRuleBytes)
 		}
 		bare, deny := strings.CutPrefix(text, "deny ")
 		item, err := rule.ParseItem(bare)
@@ -111,7 +111,7 @@ func (ch *egressChange) remove() *api.Error {
 			return rules.RuleError(field, err)
 		}
 		shown := item.String()
-		if !ch.drop(shown, deny, ch.wish.caller.operator) {
+		if !ch.drop(shown, deny, ch.wish.Caller.Operator) {
 			if ch.held(shown, deny) {
 				return rules.Denied("operator_only", field, "%s was put there by the operator", rules.Quote(text)).WithHint("only the operator can take it away")
 			}
@@ -121,12 +121,12 @@ func (ch *egressChange) remove() *api.Error {
 	return nil
 }
 
-func (ch *egressChange) held(shown string, deny bool) bool {
+func (ch *change) held(shown string, deny bool) bool {
 	return deny && (slices.Contains(ch.g.Held, shown) || slices.ContainsFunc(ch.g.Temporary, func(t TemporaryRule) bool { return t.Held && t.Shown == shown }))
 }
 
 // drop removes one rule from every list, and reports whether it was in any.
-func (ch *egressChange) drop(shown string, deny, operator bool) bool {
+func (ch *change) drop(shown string, deny, operator bool) bool {
 	before := len(ch.g.Shown.Allow) + len(ch.g.Shown.Deny) + len(ch.g.Held) + len(ch.g.Temporary)
 	same := func(s string) bool { return s == shown }
 	if deny {
@@ -144,7 +144,7 @@ func (ch *egressChange) drop(shown string, deny, operator bool) bool {
 }
 
 // add adds rules. A permanent rule does not become temporary.
-func (ch *egressChange) add() *api.Error {
+func (ch *change) add() *api.Error {
 	allowed, shown, err := ch.wish.allow("allow", ch.c.Allow)
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (ch *egressChange) add() *api.Error {
 		return err
 	}
 	list := &ch.g.Shown.Deny
-	foreign := ch.wish.caller.operator && ch.wish.caller.tenant != ch.wish.tenant
+	foreign := ch.wish.Caller.Operator && ch.wish.Caller.Tenant != ch.wish.Tenant
 	if foreign {
 		list = &ch.g.Held
 	}
@@ -163,7 +163,7 @@ func (ch *egressChange) add() *api.Error {
 	return nil
 }
 
-func (ch *egressChange) put(set []rule.Rule, shown []string, held bool, list *[]string) {
+func (ch *change) put(set []rule.Rule, shown []string, held bool, list *[]string) {
 	for _, text := range shown {
 		if slices.Contains(*list, text) {
 			continue
@@ -198,14 +198,14 @@ func shownOf(r rule.Rule) string {
 }
 
 // operators returns the operator's deny rules: those of the file, and those added to this sandbox.
-func (ch *egressChange) operators() []rule.Rule {
+func (ch *change) operators() []rule.Rule {
 	out := ch.wish.operatorsDenies()
 	for _, text := range ch.g.Held {
 		item, err := rule.ParseItem(text)
 		if err != nil {
 			continue // it was valid when it was added
 		}
-		set, err := rules.ExpandItem(ch.wish.rules.Egress.Book(), item, true)
+		set, err := rules.ExpandItem(ch.wish.Rules.Egress.Book(), item, true)
 		if err != nil {
 			// The bundle is no longer in the file. What it contained is in Rules.
 			set = slices.DeleteFunc(slices.Clone(ch.g.Rules), func(r rule.Rule) bool { return !r.Deny || r.ID != operatorsDeny+text })
@@ -220,7 +220,7 @@ func (ch *egressChange) operators() []rule.Rule {
 
 // settle builds the rules again from what was requested. A rule from a bundle stays as it was
 // granted, even if the bundle has changed.
-func (ch *egressChange) settle() *api.Error {
+func (ch *change) settle() *api.Error {
 	var out []rule.Rule
 	keep := func(text string, deny bool) *api.Error {
 		was := slices.DeleteFunc(slices.Clone(ch.g.Rules), func(r rule.Rule) bool {
@@ -234,7 +234,7 @@ func (ch *egressChange) settle() *api.Error {
 		if err != nil {
 			return rules.RuleError("egress", err)
 		}
-		set, err := rules.ExpandItem(ch.wish.rules.Egress.Book(), item, deny)
+		set, err := rules.ExpandItem(ch.wish.Rules.Egress.Book(), item, deny)
 		if err != nil {
 			return rules.RuleError("egress", err)
 		}

@@ -1,4 +1,4 @@
-package policy
+package egress
 
 import (
 	"net/netip"
@@ -11,9 +11,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
-// EgressGrant is the granted egress of a sandbox. It is plain data, so that the enforcing component
+// Grant is the granted egress of a sandbox. It is plain data, so that the enforcing component
 // can keep it over a restart. The zero value allows nothing.
-type EgressGrant struct {
+type Grant struct {
 	// Rules are all permanent rules, including the operator's deny rules. Bundles are expanded.
 	// An ID is the name of the rule in records.
 	Rules []rule.Rule `json:"rules,omitempty"`
@@ -51,12 +51,12 @@ type TemporaryRule struct {
 	// Shown is the rule as it was requested. The rules of one bundle share it.
 	Shown     string    `json:"shown"`
 	ExpiresAt time.Time `json:"expires_at"`
-	// Held is as in EgressGrant.
+	// Held is as in Grant.
 	Held bool `json:"held,omitempty"`
 }
 
 // RulesAt returns the rules in force at a time.
-func (g EgressGrant) RulesAt(now time.Time) []rule.Rule {
+func (g Grant) RulesAt(now time.Time) []rule.Rule {
 	out := slices.Clone(g.Rules)
 	for _, t := range g.Temporary {
 		if now.Before(t.ExpiresAt) {
@@ -67,7 +67,7 @@ func (g EgressGrant) RulesAt(now time.Time) []rule.Rule {
 }
 
 // Budget returns the total that can be used over the sandbox's lifetime. Zero is no limit.
-func (g EgressGrant) Budget() api.EgressLimits {
+func (g Grant) Budget() api.EgressLimits {
 	most := g.Limits
 	for _, b := range []struct {
 		limit *int64
@@ -81,7 +81,7 @@ func (g EgressGrant) Budget() api.EgressLimits {
 }
 
 // NextEnd returns when the next temporary rule expires, or false if there is none.
-func (g EgressGrant) NextEnd(now time.Time) (time.Time, bool) {
+func (g Grant) NextEnd(now time.Time) (time.Time, bool) {
 	var next time.Time
 	for _, t := range g.Temporary {
 		if now.Before(t.ExpiresAt) && (next.IsZero() || t.ExpiresAt.Before(next)) {
@@ -93,7 +93,7 @@ func (g EgressGrant) NextEnd(now time.Time) (time.Time, bool) {
 
 // RequestRules returns the rules on requests. Those of the caller and those of the operator must
 // both allow a request. The error is a *rule.Error, which a grant of Decide never causes.
-func (g EgressGrant) RequestRules() (*rule.Requests, error) {
+func (g Grant) RequestRules() (*rule.Requests, error) {
 	return rule.CompileRequests(requestsOf(g.Demanded), requestsOf(g.Requests))
 }
 
@@ -106,8 +106,8 @@ func requestsOf(set []api.RequestRule) []rule.Request {
 }
 
 // ShownAt returns what is in force at a time, as the sandbox's record shows it.
-func (g EgressGrant) ShownAt(now time.Time) api.Egress {
-	e := cloneEgress(g.Shown)
+func (g Grant) ShownAt(now time.Time) api.Egress {
+	e := Clone(g.Shown)
 	e.Limits = g.Limits
 	for _, t := range g.Temporary {
 		list := &e.Allow
@@ -122,7 +122,7 @@ func (g EgressGrant) ShownAt(now time.Time) api.Egress {
 }
 
 // InForce returns the rules in force at a time, for callers that ask for the rules.
-func (g EgressGrant) InForce(now time.Time) api.EgressRules {
+func (g Grant) InForce(now time.Time) api.EgressRules {
 	r := api.EgressRules{Network: g.Network(), Egress: g.ShownAt(now), Generation: g.Generation}
 	for _, t := range g.Temporary {
 		if now.Before(t.ExpiresAt) && !slices.ContainsFunc(r.Temporary, func(o api.TemporaryRule) bool { return o.Rule == t.Shown && o.Deny == t.Rule.Deny }) {
@@ -141,21 +141,21 @@ func (g EgressGrant) InForce(now time.Time) api.EgressRules {
 }
 
 // Network returns the network value in the record of a sandbox with this grant.
-func (g EgressGrant) Network() string {
+func (g Grant) Network() string {
 	if g.Closed {
 		return api.NetworkNone
 	}
 	return api.NetworkOn
 }
 
-// clone returns a copy of g that can be changed.
-func (g EgressGrant) clone() EgressGrant {
+// Clone returns a copy of g that can be changed.
+func (g Grant) Clone() Grant {
 	g.Rules, g.Temporary = slices.Clone(g.Rules), slices.Clone(g.Temporary)
-	g.Held, g.Shown = slices.Clone(g.Held), cloneEgress(g.Shown)
+	g.Held, g.Shown = slices.Clone(g.Held), Clone(g.Shown)
 	return g
 }
 
-func cloneEgress(e api.Egress) api.Egress {
+func Clone(e api.Egress) api.Egress {
 	e.Allow, e.Deny, e.Requests = slices.Clone(e.Allow), slices.Clone(e.Deny), slices.Clone(e.Requests)
 	for i := range e.Requests {
 		r := &e.Requests[i]
@@ -166,30 +166,30 @@ func cloneEgress(e api.Egress) api.Egress {
 
 // Limits of a request.
 const (
-	maxEgressRules    = 256
-	maxEgressRule     = 1024
-	maxEgressRequests = 128
-	maxEgressParts    = 64
+	maxRules     = 256
+	maxRuleBytes = 1024
+	maxRequests  = 128
+	maxParts     = 64
 
 	operatorsDeny = "egress.deny:"
 )
 
-// egressWish is a request for egress, with its caller and sandbox.
-type egressWish struct {
+// Request is a request for egress, with its caller and sandbox.
+type Request struct {
 	// tenant owns the sandbox. caller is the present caller.
-	tenant  string
-	caller  egressCaller
-	profile rules.Profile
-	rules   rules.Rules
-	because func(field, rule string)
+	Tenant  string
+	Caller  Caller
+	Profile rules.Profile
+	Rules   rules.Rules
+	Because func(field, rule string)
 }
 
-// grant returns the grant of a complete request, with defaults filled in.
-func (w egressWish) grant(asked api.Egress) (EgressGrant, *api.Error) {
-	var g EgressGrant
+// Grant returns the grant of a complete request, with defaults filled in.
+func (w Request) Grant(asked api.Egress) (Grant, *api.Error) {
+	var g Grant
 	if asked.Allow == nil {
 		asked.Allow = []string{}
-		for _, i := range w.profile.Egress {
+		for _, i := range w.Profile.Egress {
 			asked.Allow = append(asked.Allow, i.String())
 		}
 	}
@@ -213,7 +213,7 @@ func (w egressWish) grant(asked api.Egress) (EgressGrant, *api.Error) {
 		return g, err
 	}
 	g.Shown.Limits = g.Limits
-	if asked.Ask && w.rules.Egress.Ask != nil && !*w.rules.Egress.Ask {
+	if asked.Ask && w.Rules.Egress.Ask != nil && !*w.Rules.Egress.Ask {
 		return g, rules.Denied("egress.ask", "egress.ask", "sandboxes do not wait for approval here").
 			WithHint("leave ask out; the smallest rule that would allow it is `egress: {ask: true}`")
 	}
