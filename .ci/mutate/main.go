@@ -34,6 +34,8 @@ type target struct {
 // targets are the packages on whose checks the promises of SECURITY.md rest.
 var targets = []target{
 	{dir: "internal/policy"},
+	{dir: "internal/policy/rules", tests: []string{"internal/policy/rules", "internal/policy"}},
+	{dir: "internal/policy/egress", tests: []string{"internal/policy"}},
 	{dir: "internal/egress"},
 	{dir: "internal/egress/rule"},
 	{dir: "internal/egress/inspect"},

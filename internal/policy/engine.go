@@ -174,3 +174,36 @@ func (d *decision) problems(r api.EngineReport) string {
 	}
 	return strings.Join(out, ", ")
 }
+
+// ChooseEngine returns the engine that a request for "auto" would get now, or the error that it
+// would get. If the engine is not usable, the report is still filled in as far as the choice is
+// known.
+func ChooseEngine(caller Caller, set rules.Rules, reports []api.EngineReport) (api.EngineReport, error) {
+	d := &decision{facts: Facts{Engines: reports}, caller: caller, rules: set}
+	chosen, err := d.autoEngine()
+	if err == nil {
+		err = d.takeEngine(chosen)
+	}
+	if err != nil {
+		if chosen.Name == "" && len(reports) > 0 {
+			chosen.Name = reports[0].Name
+		}
+		return chosen, err
+	}
+	return chosen, nil
+}
+
+// EngineNamed reports whether the operator names one engine. Then no other engine is chosen if that
+// one is not usable.
+func EngineNamed(set rules.Rules) bool { return set.Engine != "" && set.Engine != engineAuto }
+
+// checkKernel reports, for an engine that does not prevent it, that a sandbox can use up resources
+// that the kernel counts per user or machine, or can see in kernel files what others do.
+func checkKernel(d *decision) *api.Error {
+	for _, field := range []string{api.EnforcesKernelTables, api.EnforcesKernelFiles} {
+		if can, said := d.engine.Enforces[field]; said && !can.OK {
+			d.unenforced = append(d.unenforced, api.Unenforced{Field: field, Reason: can.Reason})
+		}
+	}
+	return nil
+}

@@ -193,3 +193,45 @@ func ExplainRules(data []byte, q api.PolicyQuestion) (api.PolicyAnswer, error) {
 	a.Assumed = assumed
 	return a, nil
 }
+
+// CheckFile finds all errors in a policy file, and warns of rules that have no effect because
+// another rule takes precedence. The problems are in the order of the file, errors and warnings
+// mixed. A file has no errors if and only if ParseRules accepts it.
+func CheckFile(data []byte) []api.PolicyProblem {
+	d := rules.ReadDocument(data)
+	out := make([]api.PolicyProblem, 0, len(d.Errors))
+	add := func(p rules.Problem, warning bool) {
+		out = append(out, api.PolicyProblem{
+			Line: p.Line, Column: p.Column, Warning: warning, Key: p.Err.Field, Message: p.Err.Message, Hint: p.Err.Hint,
+		})
+	}
+	for _, p := range d.Errors {
+		add(p, false)
+	}
+	if len(d.Errors) == 0 {
+		shadowed(d.Rules, func(err *api.Error) { add(d.ProblemOf(err), true) })
+	}
+	slices.SortStableFunc(out, func(a, b api.PolicyProblem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	return out
+}
+
+// InfoOf returns what a caller can learn about the rules before any other request.
+func InfoOf(caller Caller, set rules.Rules) api.Info {
+	text, _ := set.Names.EffectiveTemplate()
+	profiles := slices.DeleteFunc(rules.Profiles(set), func(name string) bool { return !caller.Scope.permitsProfile(name) })
+	out := api.Info{
+		API: api.APIVersion, Tenant: caller.Tenant, Operator: caller.Operator,
+		ScopeForced: set.Names.Force, ScopeEditable: !set.Names.Force, NameTemplate: text,
+		Profiles: profiles, DefaultProfile: cmp.Or(set.Defaults.Profile, api.DefaultProfile),
+		Limits: api.InfoLimits{
+			NameBytes: api.MaxNameLen, ArgvBytes: maxArgvBytes, StdinBytes: maxStdin, OutputBytes: api.MaxMaxOutput,
+			Sandboxes: quotaOf(set, caller.Tenant).Tenant,
+		},
+	}
+	if rate, ok := RateOf(caller, set); ok {
+		out.Limits.RequestsPerSecond, out.Limits.Burst = rate.PerSecond, rate.Burst
+	}
+	return out
+}

@@ -7,7 +7,10 @@
 package policy
 
 import (
+	"cmp"
 	"maps"
+	"reflect"
+	"runtime"
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
@@ -299,4 +302,57 @@ func checkEnabled(d *decision) *api.Error {
 
 func checkQuota(d *decision) *api.Error {
 	return quotaOf(d.rules, d.caller.Tenant).check(d.facts.LiveTenant, d.facts.Live, d.caller.Operator)
+}
+
+// Admission limits how many sandboxes are created at once. The queue is fair: it serves tenants in
+// turn, so that a burst of one tenant does not delay the others.
+type Admission struct {
+	// Starting is how many sandboxes are created at once; 0 is DefaultStarting.
+	Starting int
+	// Queued is how many creations can wait; 0 is DefaultQueued. One tenant can use half of the
+	// queue.
+	Queued int
+}
+
+// DefaultQueued is the default number of creations that can wait.
+const DefaultQueued = 2048
+
+// DefaultStarting returns the default number of sandboxes that are created at once. Creating a
+// sandbox mostly needs CPU time.
+func DefaultStarting() int {
+	const least, most = 4, 128
+	return min(max(4*runtime.GOMAXPROCS(0), least), most)
+}
+
+// Filled returns a with defaults in place of zeros.
+func (a Admission) Filled() Admission {
+	return Admission{Starting: cmp.Or(a.Starting, DefaultStarting()), Queued: cmp.Or(a.Queued, DefaultQueued)}
+}
+
+// unsupported returns the error for something that this build or engine cannot do.
+func unsupported(field, format string, args ...any) *api.Error {
+	e := api.Errorf(api.CodeUnsupported, format, args...)
+	e.Field = field
+	return e
+}
+
+// AtStart returns the changed keys that a daemon reads only when it starts.
+func AtStart(old, changed rules.Rules) []string {
+	old.Audit.Argv, changed.Audit.Argv = "", ""
+	var out []string
+	for _, k := range []struct {
+		key      string
+		old, now any
+	}{
+		{"registries.*.mirrors", old.Mirrors(), changed.Mirrors()},
+		{"registries.*.insecure", old.InsecureRegistries(), changed.InsecureRegistries()},
+		{"retention", old.Retention, changed.Retention},
+		{"audit", old.Audit, changed.Audit},
+		{"tls", old.TLS, changed.TLS},
+	} {
+		if !reflect.DeepEqual(k.old, k.now) {
+			out = append(out, k.key)
+		}
+	}
+	return out
 }

@@ -26,7 +26,6 @@ var largePackages = map[string]size{
 	"internal/agent/guest": {files: 66, lines: 14000},
 	"internal/core":        {files: 44},
 	"internal/httpapi":     {files: 49},
-	"internal/policy":      {files: 58, lines: 11000},
 	"internal/sandbox":     {files: 60, lines: 13500},
 	"internal/workspace":   {files: 36},
 }

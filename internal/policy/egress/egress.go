@@ -80,7 +80,7 @@ func (g Grant) Budget() api.EgressLimits {
 	return most
 }
 
-// NextEnd returns when the next temporary rule expires, or false if there is none.
+// NextEnd returns when the next temporary rule expires, or false if no rule expires.
 func (g Grant) NextEnd(now time.Time) (time.Time, bool) {
 	var next time.Time
 	for _, t := range g.Temporary {
@@ -155,6 +155,7 @@ func (g Grant) Clone() Grant {
 	return g
 }
 
+// Clone copies e.
 func Clone(e api.Egress) api.Egress {
 	e.Allow, e.Deny, e.Requests = slices.Clone(e.Allow), slices.Clone(e.Deny), slices.Clone(e.Requests)
 	for i := range e.Requests {

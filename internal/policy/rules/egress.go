@@ -242,7 +242,7 @@ func (r EgressRule) HostAddrs() (map[string][]netip.Addr, *api.Error) {
 	return out, nil
 }
 
-// Read returns the proxy in the form of a grant, or nil if there is none.
+// Read returns the proxy in the form of a grant, or nil without a proxy.
 func (r UpstreamRule) Read() (*EgressUpstream, *api.Error) {
 	const field = "egress.upstream"
 	if r.Proxy == "" {
@@ -304,6 +304,7 @@ type EgressLimit struct {
 // MaxEgressLimit is far above any real usage.
 const MaxEgressLimit = 1 << 60
 
+// EgressLimits are the limits of egress that a rule can set.
 func EgressLimits() []EgressLimit {
 	return []EgressLimit{
 		{"connections", func(l *api.EgressLimits) *int64 { return &l.Connections }, func(r EgressLimitRule) (int64, bool) { return whole(r.Connections) }},

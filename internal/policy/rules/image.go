@@ -33,6 +33,7 @@ type ImageName struct {
 	Ref api.ImageRef
 }
 
+// ParseImage parses the name of an image in a rule or a request.
 func ParseImage(s string) (ImageName, *api.Error) {
 	n := ImageName{Text: s}
 	switch {
@@ -62,6 +63,7 @@ func (n ImageName) Canonical() string {
 	return n.Ref.String()
 }
 
+// IsHost reports whether the name is the host image.
 func (n ImageName) IsHost() bool { return n.Text == api.DefaultImage && n.Ref.Repository == "" }
 
 // Unalias resolves the operator's alias for n, if there is one, and returns its rule. An alias does
@@ -84,6 +86,7 @@ func (r Rules) Unalias(n ImageName) (ImageName, string) {
 	return n, ""
 }
 
+// KeyAt is the path of an element of a map, such as tenants["acme"].
 func KeyAt(list, key string) string { return list + "[" + Quote(key) + "]" }
 
 // Pin returns the digest that the operator requires for a name, if there is one.

@@ -274,6 +274,7 @@ func isLimit(field string) bool {
 	return false
 }
 
+// ElementAt is the path of an element of a list, such as mounts[2].
 func ElementAt(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
 // Shorten returns a caller's value for a record. It is unchanged if it is short and plain.

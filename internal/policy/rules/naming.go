@@ -57,6 +57,7 @@ func (n NameRule) EffectiveTemplate() (text, rule string) {
 	return api.DefaultNameTemplate, ByBuiltin
 }
 
+// ValidVariable reports whether s can be the name of a variable of a template.
 func ValidVariable(s string) bool {
 	if s == "" || len(s) > MaxVariableName {
 		return false

@@ -26,6 +26,7 @@ type Override struct {
 	Text string
 }
 
+// TypeAt is the type of the key with this path.
 func TypeAt(path []string) (reflect.Type, bool) {
 	t := reflect.TypeFor[Rules]()
 	for _, key := range path {

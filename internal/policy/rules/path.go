@@ -36,6 +36,7 @@ func MountAccess(readOnly bool) api.PathAccess {
 	return api.AccessWrite
 }
 
+// APIPathRules converts path rules to the types of the API.
 func APIPathRules(set []PathRule) []api.PathRule {
 	var out []api.PathRule
 	for _, r := range set {
@@ -139,6 +140,7 @@ func ruleHostPath(field, p string) (string, *api.Error) {
 	return HostPathOn(runtime.GOOS, field, p)
 }
 
+// HostPathOn checks a path of the host and makes it clean, with the syntax of the operating system.
 func HostPathOn(system, field, p string) (string, *api.Error) {
 	if system == "windows" {
 		return CleanWindows(field, p)

@@ -55,7 +55,7 @@ func builtinNames() []string {
 	return []string{api.DefaultProfile, "default", "offline_readonly", "network_basic", "network_extended"}
 }
 
-// builtinProfile returns a built-in profile, or false if there is none of that name. Each call
+// builtinProfile returns a built-in profile, or false if it does not exist. Each call
 // returns a new value, so that it can be changed safely. Hardware limits have one generous ceiling
 // for all profiles, which catches typing errors. The operator can lower it.
 func builtinProfile(name string) (Profile, bool) {
@@ -107,7 +107,7 @@ func Profiles(set Rules) []string {
 	return slices.Compact(names)
 }
 
-// ResolveProfile returns a profile with the rules applied, or false if there is none of that name.
+// ResolveProfile returns a profile with the rules applied, or false if it does not exist.
 func ResolveProfile(name string, set Rules) (Profile, bool) {
 	if name == "" {
 		name = cmp.Or(set.Defaults.Profile, api.DefaultProfile)
@@ -199,6 +199,7 @@ func (p *Profile) CeilingBy(l Limit) string {
 	return ByBuiltin
 }
 
+// Locks reports whether the profile locks a field.
 func (p *Profile) Locks(field string) bool { return slices.Contains(p.Locked, field) }
 
 func (p *Profile) clamps(field string) bool { return slices.Contains(p.clamp, field) }
@@ -211,6 +212,7 @@ func (r Rules) ProfileBy(name string) string {
 	return ByBuiltin
 }
 
+// NoProfile is the error for a profile that does not exist.
 func NoProfile(name string, set Rules) *api.Error {
 	e := api.Invalid("profile", "there is no profile %s", Quote(name))
 	return e.WithHint("the profiles are %s", strings.Join(Profiles(set), ", "))

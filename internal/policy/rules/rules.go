@@ -144,7 +144,7 @@ type EndpointRule struct {
 type PathRule struct {
 	// Path is relative to the root.
 	Path string `yaml:"path"`
-	// Access is none, ro or rw.
+	// Access: none, ro or rw.
 	Access api.PathAccess `yaml:"access"`
 }
 

@@ -71,6 +71,7 @@ func (r SecretRule) Modes() []api.SecretMode {
 	return []api.SecretMode{api.SecretPlaceholder}
 }
 
+// CanonicalHosts are the hosts that the secret can be sent to, in canonical form.
 func (r SecretRule) CanonicalHosts() []string {
 	var out []string
 	for _, h := range r.Hosts {

@@ -65,14 +65,17 @@ const (
 	maxImageName = 512
 )
 
+// NameHint tells which names are valid.
 func NameHint() string {
 	return "use 1 to " + strconv.Itoa(api.MaxNameLen) + " of a-z, 0-9, '-', '_' and '.', beginning with a letter or digit"
 }
 
+// IsAlphanumeric reports whether c is an ASCII letter or digit.
 func IsAlphanumeric(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
+// Warning is a problem of a rule that has no effect.
 func Warning(field, format string, args ...any) *api.Error {
 	return api.Invalid(field, format, args...)
 }

@@ -160,7 +160,7 @@ func TestSymlinksAreJudgedByWhereTheyLead(t *testing.T) {
 	}
 }
 
-// A blocked path of the operator's that is a symlink blocks what it leads to.
+// A path that the operator blocked and that is a symlink blocks its target.
 func TestBlockedSymlinkBlocksItsTarget(t *testing.T) {
 	set := mustParse(t, "blocked_paths: [/srv/link]")
 	f := facts()

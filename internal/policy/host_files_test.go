@@ -9,7 +9,7 @@ import (
 )
 
 // TestEngineElsewhere: an engine that shares no files with the host has volumes, and
-// what needs a file of the host is refused by its name, whoever asks.
+// what needs a file of the host is refused by its name, for every caller.
 func TestEngineElsewhere(t *testing.T) {
 	elsewhere := gvisor()
 	elsewhere.Name, elsewhere.SharesHostFS = "far", false
