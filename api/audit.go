@@ -187,3 +187,21 @@ type AuditUsageRow struct {
 	// Partial counts the sandboxes with a value that could not be measured.
 	Partial int64 `json:"partial,omitempty"`
 }
+
+// CurrentVerb returns the current name of a verb that had another name in an earlier version. Keys
+// and the audit log keep the old names, and callers can still use them.
+func CurrentVerb(verb string) string {
+	switch verb {
+	case "run_program":
+		return "run_job"
+	case "list_programs":
+		return "list_jobs"
+	case "get_program":
+		return "get_job"
+	case "cancel_program":
+		return "cancel_job"
+	case "continue_program":
+		return "continue_job"
+	}
+	return verb
+}

@@ -49,8 +49,8 @@ type Endpoint struct {
 	//   - "client" and "client+tcp": a client attaches to the endpoint and serves it.
 	//   - "replay:NAME": a recording answers.
 	Target string `json:"target"`
-	// Phases are the program phases in which processes get the endpoint's environment: "setup",
-	// "post_setup" and "run". Empty means the last two. A process that belongs to no program is
+	// Phases are the job phases in which processes get the endpoint's environment: "setup",
+	// "post_setup" and "run". Empty means the last two. A process that belongs to no job is
 	// in "run".
 	Phases []string `json:"phases,omitempty"`
 	// Presets add the variables that an SDK reads: "openai", "anthropic".

@@ -32,7 +32,7 @@ type ExecRequest struct {
 	// WaitEndpoints are names of endpoints that must be ready before the program starts. The exec
 	// fails if one is not ready after 30 seconds or never will be.
 	WaitEndpoints []string `json:"wait_endpoints,omitempty"`
-	// Phase is the program phase that the exec belongs to. It decides which variables of
+	// Phase is the job phase that the exec belongs to. It decides which variables of
 	// endpoints the process gets. Empty is PhaseRun. See Phases.
 	Phase string `json:"phase,omitempty"`
 	// Stdin is the complete input of a collected exec.

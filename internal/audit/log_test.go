@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -544,5 +545,25 @@ func BenchmarkRecord(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
 	if err := log.Close(); err != nil {
 		b.Fatal(err)
+	}
+}
+
+// TestVerbsOfEarlierVersions: a verb finds the records with its old name and with its current name.
+func TestVerbsOfEarlierVersions(t *testing.T) {
+	log := open(t, t.TempDir())
+	for _, verb := range []string{"run_program", "run_job", "cancel_program"} {
+		e := event(verb)
+		e.Verb = verb
+		record(t, log, e)
+	}
+	for _, verb := range []string{"run_program", "run_job"} {
+		var got []string
+		err := log.Read(t.Context(), api.AuditOptions{Verb: verb}, nil, func(r api.AuditRecord, _ []byte) error {
+			got = append(got, r.Verb)
+			return nil
+		})
+		if want := []string{"run_program", "run_job"}; err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s finds %q, %v", verb, got, err)
+		}
 	}
 }

@@ -112,7 +112,7 @@ func await(ctx context.Context, wake <-chan struct{}) error {
 // matches is the choice by content, but for the sandbox.
 func matches(o api.AuditOptions, r api.AuditRecord) bool {
 	return (o.Tenant == "" || o.Tenant == r.Tenant) &&
-		(o.Verb == "" || o.Verb == r.Verb) && (o.Outcome == "" || o.Outcome == r.Outcome) &&
+		(o.Verb == "" || api.CurrentVerb(o.Verb) == api.CurrentVerb(r.Verb)) && (o.Outcome == "" || o.Outcome == r.Outcome) &&
 		(o.Since.IsZero() || !r.Time.Before(o.Since)) && (o.Until.IsZero() || r.Time.Before(o.Until))
 }
 

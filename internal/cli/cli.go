@@ -97,7 +97,7 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		&cobra.Group{ID: command.GroupLook, Title: "Look:"}, &cobra.Group{ID: command.GroupHost, Title: "This machine:"})
 	root.AddCommand(
 		sandbox.RunCommand(a), sandbox.CreateCommand(a), process.ExecCommand(a), process.ShellCommand(a), sandbox.CpCommand(a), sandbox.ToolCommand(a),
-		programCommand(a), workspace.SnapshotCommand(a), network.RecordingCommand(a), skill.Command(a), workspace.CommitCommand(a), workspace.RollbackCommand(a),
+		jobCommand(a), programCommand(a), workspace.SnapshotCommand(a), network.RecordingCommand(a), skill.Command(a), workspace.CommitCommand(a), workspace.RollbackCommand(a),
 		sandbox.HoldCommand(a), sandbox.PauseCommand(a), sandbox.ResumeCommand(a), sandbox.HeartbeatCommand(a), sandbox.ExtendCommand(a),
 		sandbox.StopCommand(a), sandbox.KillCommand(a), sandbox.RmCommand(a),
 		process.StartCommand(a), process.PsCommand(a), process.AttachCommand(a), process.StdinCommand(a), process.SignalCommand(a), process.WaitCommand(a), process.PortForwardCommand(a), network.EndpointCommand(a),

@@ -115,7 +115,7 @@ func TestDocsAreFresh(t *testing.T) {
 func TestEveryVerbIsDocumented(t *testing.T) {
 	root := testRoot()
 	for _, verb := range strings.Fields("run serve create exec shell ls inspect logs cp stop kill rm image doctor version completion " +
-		"ps start attach wait signal stdin port-forward events hold pause resume heartbeat extend program snapshot diff commit rollback") {
+		"ps start attach wait signal stdin port-forward events hold pause resume heartbeat extend job snapshot diff commit rollback") {
 		if c, _, err := root.Find([]string{verb}); err != nil || c.Name() != verb {
 			t.Errorf("there is no verb %q", verb)
 		}
@@ -157,5 +157,21 @@ func TestEveryVerbIsDocumented(t *testing.T) {
 				t.Errorf("%s has no --%s", verb, flag)
 			}
 		}
+	}
+}
+
+// TestOldNameOfJob: "cloche program" has the verbs of "cloche job", and help does not show it.
+func TestOldNameOfJob(t *testing.T) {
+	names := func(c *cobra.Command) string {
+		var all []string
+		for _, s := range c.Commands() {
+			all = append(all, s.Name())
+		}
+		return strings.Join(all, " ")
+	}
+	a := &command.CLI{}
+	now, old := jobCommand(a), programCommand(a)
+	if names(old) != names(now) || old.Name() != "program" || !old.Hidden || now.Hidden {
+		t.Errorf("%s has %s, %s has %s", old.Name(), names(old), now.Name(), names(now))
 	}
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/cloche-dev/cloche/internal/event"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/job"
 	"github.com/cloche-dev/cloche/internal/key"
 	"github.com/cloche-dev/cloche/internal/metrics"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
-	"github.com/cloche-dev/cloche/internal/program"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/skill"
 	"github.com/cloche-dev/cloche/internal/snapshot"
@@ -80,8 +80,8 @@ type Options struct {
 	Snapshots  *snapshot.Store
 	// Skills is the store of skills. Nil is no skills.
 	Skills *skill.Store
-	// Programs is nil in a run without a daemon.
-	Programs *program.Store
+	// Jobs is nil in a run without a daemon.
+	Jobs *job.Store
 	// Recordings is the store of endpoint recordings.
 	Recordings *recording.Store
 	Audit      *audit.Log
@@ -119,8 +119,8 @@ type Service struct {
 	inUse atomic.Pointer[rules.Rules]
 	// rejected says why the policy file is not in force. Nil means that it is.
 	rejected atomic.Pointer[string]
-	// running holds the programs that run.
-	running   programs
+	// running holds the jobs that run.
+	running   jobs
 	rates     rates
 	failures  failures
 	readiness readiness

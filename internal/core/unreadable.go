@@ -32,9 +32,9 @@ func (s *Service) TellUnreadable(context.Context) {
 	for _, file := range s.opts.Images.Unreadable() {
 		s.tellUnreadable("", "image: its record "+file+" cannot be read; its files are kept")
 	}
-	if s.opts.Programs != nil {
-		for _, file := range s.opts.Programs.Unreadable {
-			s.tellUnreadable("", "program: its record "+file+" cannot be read; its directory is kept")
+	if s.opts.Jobs != nil {
+		for _, file := range s.opts.Jobs.Unreadable {
+			s.tellUnreadable("", "job: its record "+file+" cannot be read; its directory is kept")
 		}
 	}
 }

@@ -34,12 +34,12 @@ func verbsWithoutRecord() map[string]string {
 	for why, names := range map[string]string{ // of which the first three are in SECURITY.md
 		looks: "Admit Approvals Audit AuditUsage Authenticate Doctor Egress EgressLog EngineAtLeast Endpoint Endpoints Engines Errors Events " +
 			"ExplainPolicy Get GetProcess GetRecording GetSkill GetSnapshot GetWorkspace Glob Guidance Images Info InspectImage Keys List " +
-			"ListFiles Metrics PreviewSkills Processes Program Programs Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
-			"Ready Snapshots StatFile Stats Status StatusMany VerifyAudit WaitProcess Workspaces FollowProgram Heartbeat",
-		ends:    "CancelProgram Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
+			"ListFiles Metrics PreviewSkills Job Jobs Processes Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
+			"Ready Snapshots StatFile Stats Status StatusMany VerifyAudit WaitProcess Workspaces FollowJob Heartbeat",
+		ends:    "CancelJob Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
 		input:   "ResizeProcess WriteStdin",
-		fixture: "Answered Asked ClosePrograms Ended Exchanged Happened KeepSkills Left RecoverPrograms RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
-		refuse:  "CreateMany RunStream Hold AnswerApproval ContinueProgram",
+		fixture: "Answered Asked CloseJobs Ended Exchanged Happened KeepSkills Left RecoverJobs RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
+		refuse:  "CreateMany RunStream Hold AnswerApproval ContinueJob",
 	} {
 		for name := range strings.FieldsSeq(names) {
 			out[name] = why
@@ -211,7 +211,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 	// They need more than this fixture has, and have their own tests or take the same steps.
 	elsewhere := map[string]string{
 		"BuildImage": "image", "RemoveImage": "image", "CommitWorkspace": "workspace", "RollbackWorkspace": "workspace", "InstallSkills": "skill",
-		"PutRecording": "recording", "ReadRecording": "recording", "RemoveRecording": "recording", "ServeEndpoint": "endpoint", "StartProgram": "program",
+		"PutRecording": "recording", "ReadRecording": "recording", "RemoveRecording": "recording", "ServeEndpoint": "endpoint", "StartJob": "job",
 	}
 	served := verbsWithoutRecord()
 	page, err := os.ReadFile("../../SECURITY.md")

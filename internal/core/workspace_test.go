@@ -21,9 +21,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/job"
 	"github.com/cloche-dev/cloche/internal/key"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
-	"github.com/cloche-dev/cloche/internal/program"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/skill"
 	"github.com/cloche-dev/cloche/internal/snapshot"
@@ -56,8 +56,8 @@ func newFixture(t *testing.T) *fixture {
 	return newFixtureOf(t, "")
 }
 
-// newFixtureOf is a fixture that finds these programs; empty is none.
-func newFixtureOf(t *testing.T, programs string) *fixture {
+// newFixtureOf is a fixture that finds these jobs; empty is none.
+func newFixtureOf(t *testing.T, jobs string) *fixture {
 	t.Helper()
 	h := &fixture{machine: fake.NewMachine(""), dir: t.TempDir(), approvals: approval.New(nil)}
 	check := func(err error) {
@@ -89,11 +89,11 @@ func newFixtureOf(t *testing.T, programs string) *fixture {
 	check(m.Recover(t.Context()))
 	keys, err := key.Open(context.Background(), h.dir)
 	check(err)
-	kept, err := program.Open(program.Options{Dir: cmp.Or(programs, filepath.Join(h.dir, "programs"))})
+	kept, err := job.Open(job.Options{Dir: cmp.Or(jobs, filepath.Join(h.dir, "jobs"))})
 	check(err)
 	h.rules = rules.Rules{Engine: fake.Name, MinTier: api.TierNone}
 	h.Service = core.New(core.Options{
-		Keys: keys, Approvals: h.approvals, Programs: kept,
+		Keys: keys, Approvals: h.approvals, Jobs: kept,
 		Rules:     h.rules,
 		HomeFull:  func(string) string { return h.full },
 		Sandboxes: m, Images: images, Workspaces: spaces, Snapshots: snaps, Audit: log, Prober: core.NewProber(engines), Logger: logger, Home: h.dir,
@@ -102,7 +102,7 @@ func newFixtureOf(t *testing.T, programs string) *fixture {
 	t.Cleanup(func() {
 		h.machine.SetFaults(fake.Faults{})
 		ctx := context.WithoutCancel(t.Context())
-		if err := errors.Join(h.ClosePrograms(ctx), kept.Close(), m.Close(ctx), networks.Close(), h.machine.Close(ctx), log.Close(), keys.Close()); err != nil {
+		if err := errors.Join(h.CloseJobs(ctx), kept.Close(), m.Close(ctx), networks.Close(), h.machine.Close(ctx), log.Close(), keys.Close()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -24,9 +24,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/event"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/job"
 	"github.com/cloche-dev/cloche/internal/key"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
-	"github.com/cloche-dev/cloche/internal/program"
 	"github.com/cloche-dev/cloche/internal/rulefile"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/secret"
@@ -122,17 +122,17 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 	}
 	h.openManager(ctx, options)
 	userHome, _ := os.UserHomeDir()
-	kept, err := h.openPrograms(ephemeral)
+	kept, err := h.openJobs(ephemeral)
 	if err != nil {
 		return h, err
 	}
 	h.core = core.New(core.Options{
-		Programs: kept, Rules: h.rules, Keys: h.keys, Sandboxes: h.manager, Images: images, Workspaces: workspaces, Snapshots: snapshots, Audit: log, Events: events, Approvals: approvals, Prober: h.prober(engines),
+		Jobs: kept, Rules: h.rules, Keys: h.keys, Sandboxes: h.manager, Images: images, Workspaces: workspaces, Snapshots: snapshots, Audit: log, Events: events, Approvals: approvals, Prober: h.prober(engines),
 		Logger: logger, Redactor: h.secrets, Version: cfg.Version, Home: h.home.dir, UserHome: userHome, SocketDirs: socketDirs(cfg),
 		ImagePins:  func() ([]string, error) { return h.imagePins(snapshots) },
 		Recordings: recordings, Skills: skill.Open(cmp.Or(cfg.SkillsDir, h.home.path("skills"))),
 	})
-	h.closers = append(h.closers, h.core.ClosePrograms)
+	h.closers = append(h.closers, h.core.CloseJobs)
 	if err := snapshots.Sweep(); err != nil {
 		logger.Error("sweep what is left of snapshots", "error", err)
 	}
@@ -182,12 +182,12 @@ func (h *app) openManager(ctx context.Context, o sandbox.Options) {
 	h.closers = append(h.closers, h.manager.Close)
 }
 
-// openPrograms opens the record of programs, which only a daemon has.
-func (h *app) openPrograms(ephemeral bool) (*program.Store, error) {
+// openJobs opens the records of jobs, which only a daemon has.
+func (h *app) openJobs(ephemeral bool) (*job.Store, error) {
 	if ephemeral {
 		return nil, nil
 	}
-	kept, err := program.Open(program.Options{Dir: h.home.path("programs")})
+	kept, err := job.Open(job.Options{Dir: h.home.path("jobs"), Old: h.home.path("programs")})
 	if err == nil {
 		h.closers = append(h.closers, func(context.Context) error { return kept.Close() })
 	}
@@ -221,7 +221,7 @@ func (h *app) recover(ctx context.Context, gv kernels) {
 		h.log.Warn("remove executables that no sandbox uses", "error", err)
 	}
 	h.core.TellUnreadable(ctx)
-	h.core.RecoverPrograms(ctx)
+	h.core.RecoverJobs(ctx)
 	h.core.RefreshEgress(ctx)
 	h.core.TidyImages(ctx)
 }

@@ -50,13 +50,13 @@ type Core interface {
 	RunStream(ctx context.Context, caller core.Caller, req api.RunRequest, progress func(step string)) (api.Sandbox, Stream, error)
 	Logs(ctx context.Context, caller core.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error
 
-	// StartProgram starts a program, which continues after the call.
-	StartProgram(ctx context.Context, caller core.Caller, spec api.ProgramSpec) (api.Program, error)
-	FollowProgram(ctx context.Context, caller core.Caller, id string, fn func(api.ProgramStep) error) (api.Program, error)
-	Program(ctx context.Context, caller core.Caller, id string) (api.Program, error)
-	Programs(ctx context.Context, caller core.Caller, limit int) (api.ProgramList, error)
-	CancelProgram(ctx context.Context, caller core.Caller, id string) (api.Program, error)
-	ContinueProgram(ctx context.Context, caller core.Caller, id string, c api.ProgramContinue) (api.Program, error)
+	// StartJob starts a job, which continues after the call.
+	StartJob(ctx context.Context, caller core.Caller, spec api.JobSpec) (api.Job, error)
+	FollowJob(ctx context.Context, caller core.Caller, id string, fn func(api.JobStep) error) (api.Job, error)
+	Job(ctx context.Context, caller core.Caller, id string) (api.Job, error)
+	Jobs(ctx context.Context, caller core.Caller, limit int) (api.JobList, error)
+	CancelJob(ctx context.Context, caller core.Caller, id string) (api.Job, error)
+	ContinueJob(ctx context.Context, caller core.Caller, id string, c api.JobContinue) (api.Job, error)
 
 	StartProcess(ctx context.Context, caller core.Caller, ref string, spec api.ProcessSpec) (api.Process, error)
 	Processes(ctx context.Context, caller core.Caller, ref string) ([]api.Process, error)

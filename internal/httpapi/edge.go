@@ -29,6 +29,8 @@ type request struct {
 	redact func(string) string
 	// timed is the request's deadline; nil is one that has none.
 	timed *timed
+	// oldJobs is set at the deprecated paths of jobs.
+	oldJobs bool
 }
 
 // untilBarred calls fn when the caller's key ends, unless stop is called first.

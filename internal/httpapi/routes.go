@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/cloche-dev/cloche/internal/core"
 )
@@ -14,6 +15,26 @@ type route struct {
 	// pace is its deadline.
 	pace  pace
 	serve handler
+}
+
+// oldRoutes returns the routes of jobs below their deprecated path. Their answers have the old
+// name too. They are not in the contract, which describes one name.
+func oldRoutes(routes []route) []route {
+	var old []route
+	for _, r := range routes {
+		rest, ok := strings.CutPrefix(r.path, "/v1/jobs")
+		if !ok {
+			continue
+		}
+		serve := r.serve
+		r.path = "/v1/programs" + rest
+		r.serve = func(w http.ResponseWriter, q request) error {
+			q.oldJobs = true
+			return serve(w, q)
+		}
+		old = append(old, r)
+	}
+	return old
 }
 
 // ofProbes is the verb of what is served to callers who are not named.
@@ -83,11 +104,11 @@ func (s *Server) routes() []route {
 		{http.MethodPut, "/v1/sandboxes/{ref}/tar", "tar_in", paceTransfer, s.tarIn},
 		{http.MethodPost, "/v1/run", "run", paceWait, s.run},
 		{http.MethodGet, "/v1/run/stream", "run", paceWait, s.runStream},
-		{http.MethodPost, "/v1/programs", "run_program", paceWait, s.runProgram},
-		{http.MethodGet, "/v1/programs", "list_programs", paceCall, s.programs},
-		{http.MethodGet, "/v1/programs/{program}", "get_program", paceWait, s.getProgram},
-		{http.MethodDelete, "/v1/programs/{program}", "cancel_program", paceChange, s.cancelProgram},
-		{http.MethodPost, "/v1/programs/{program}/continue", "continue_program", paceCall, s.continueProgram},
+		{http.MethodPost, "/v1/jobs", "run_job", paceWait, s.runJob},
+		{http.MethodGet, "/v1/jobs", "list_jobs", paceCall, s.jobs},
+		{http.MethodGet, "/v1/jobs/{job}", "get_job", paceWait, s.getJob},
+		{http.MethodDelete, "/v1/jobs/{job}", "cancel_job", paceChange, s.cancelJob},
+		{http.MethodPost, "/v1/jobs/{job}/continue", "continue_job", paceCall, s.continueJob},
 		{http.MethodGet, "/v1/hold", "create", paceWait, s.hold},
 		{http.MethodGet, "/v1/events", "events", paceWait, s.events},
 		{http.MethodGet, "/v1/images", "images", paceCall, s.images},

@@ -139,7 +139,7 @@ func New(o Options) (*Server, error) {
 	for _, r := range s.probeRoutes() {
 		s.probes[r.path] = true
 	}
-	for _, r := range slices.Concat(s.probeRoutes(), s.routes()) {
+	for _, r := range slices.Concat(s.probeRoutes(), s.routes(), oldRoutes(s.routes())) {
 		s.mux.HandleFunc(r.method+" "+r.path, s.handle(r))
 	}
 	s.http = &http.Server{

@@ -9,28 +9,28 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
-// How many handlers and how many channels a program has is bounded each by itself.
-func TestProgramCounts(t *testing.T) {
-	program := func(handlers, channels int) api.ProgramSpec {
-		p := api.ProgramSpec{Sandbox: "box", Run: api.ProgramPhase{Commands: []api.ProgramCommand{{Argv: []string{"true"}}}}}
+// How many handlers and how many channels a job has is bounded each by itself.
+func TestJobCounts(t *testing.T) {
+	job := func(handlers, channels int) api.JobSpec {
+		p := api.JobSpec{Sandbox: "box", Run: api.JobPhase{Commands: []api.JobCommand{{Argv: []string{"true"}}}}}
 		for i := range handlers {
-			p.Handlers = append(p.Handlers, api.ProgramHandler{Name: "h" + strings.Repeat("x", i), Wait: true})
+			p.Handlers = append(p.Handlers, api.JobHandler{Name: "h" + strings.Repeat("x", i), Wait: true})
 		}
 		p.Channels = make([]api.ProcessSpec, channels)
 		return p
 	}
 	for _, c := range []struct{ handlers, channels int }{{65, 0}, {0, 33}, {65, 33}} {
-		err := policy.CheckProgram(program(c.handlers, c.channels))
+		err := policy.CheckJob(job(c.handlers, c.channels))
 		if api.CodeOf(err) != api.CodeTooLarge || !strings.Contains(err.Error(), "handlers and") {
 			t.Errorf("%d handlers and %d channels: %v", c.handlers, c.channels, err)
 		}
 	}
 	for _, handlers := range []int{0, 1, 63} {
-		if err := policy.CheckProgram(program(handlers, 0)); err != nil {
+		if err := policy.CheckJob(job(handlers, 0)); err != nil {
 			t.Errorf("%d handlers: %v", handlers, err)
 		}
 	}
-	if err := policy.CheckProgram(program(64, 0)); api.CodeOf(err) == api.CodeTooLarge {
+	if err := policy.CheckJob(job(64, 0)); api.CodeOf(err) == api.CodeTooLarge {
 		t.Errorf("64 handlers are too many: %v", err)
 	}
 }

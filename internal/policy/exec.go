@@ -177,7 +177,7 @@ func execProgram(x *ExecPermit, _ Settings, _ *rules.Profile) *api.Error {
 	return nil
 }
 
-// execPhase checks that the phase is one in which programs run commands.
+// execPhase checks that the phase is one in which jobs run commands.
 func execPhase(x *ExecPermit, _ Settings, _ *rules.Profile) *api.Error {
 	if p := x.req.Phase; p != "" && !slices.Contains(api.ExecPhases(), p) {
 		return api.Invalid("phase", "phase %s does not run commands", rules.Quote(p)).

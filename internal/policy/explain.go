@@ -138,7 +138,7 @@ func AssumedFacts(spec api.SandboxSpec, caller Caller, set rules.Rules) (Facts, 
 // QuestionOf converts a question from the API. The caller of QuestionOf fills in the facts about
 // the machine and the sandbox.
 func QuestionOf(q api.PolicyQuestion) (Question, error) {
-	out := Question{Verb: cmp.Or(Verb(q.Verb), VerbCreate), Request: Request{Spec: q.Spec}, Exec: q.Exec, Endpoint: q.Endpoint}
+	out := Question{Verb: cmp.Or(Verb(api.CurrentVerb(q.Verb)), VerbCreate), Request: Request{Spec: q.Spec}, Exec: q.Exec, Endpoint: q.Endpoint}
 	if !slices.Contains(Verbs(), out.Verb) {
 		return out, api.Invalid("verb", "there is no verb %s", rules.Quote(q.Verb)).WithHint("the verbs are %s", verbList())
 	}

@@ -103,6 +103,7 @@ func keyVerbs(s *api.KeySpec, _ rules.Rules) *api.Error {
 	}
 	var out []string
 	for i, v := range s.Verbs {
+		v = api.CurrentVerb(v)
 		switch {
 		case v == api.KeyVerbsObserve:
 			for _, o := range ObservingVerbs() {
@@ -166,7 +167,7 @@ func ScopeOf(k api.Key) *Scope {
 	}
 	s := &Scope{Profiles: slices.Clone(k.Profiles)}
 	for _, v := range k.Verbs {
-		s.Verbs = append(s.Verbs, Verb(v))
+		s.Verbs = append(s.Verbs, Verb(api.CurrentVerb(v)))
 	}
 	return s
 }

@@ -214,3 +214,21 @@ func FuzzAgentArguments(f *testing.F) {
 		}
 	})
 }
+
+// TestVerbsOfEarlierVersions: keys and questions can have the old names of verbs.
+func TestVerbsOfEarlierVersions(t *testing.T) {
+	k := keyed(api.Key{Verbs: []string{"run_program"}})
+	if err := policy.AuthorizeVerb(k, policy.VerbJob); err != nil {
+		t.Errorf("a recorded key: %v", err)
+	}
+	if policy.AuthorizeVerb(k, policy.VerbCancelJob) == nil {
+		t.Error("a recorded key permits another verb")
+	}
+	p, err := policy.DecideKey(api.KeySpec{Tenant: "red", Verbs: []string{"get_program", "get_job"}}, policy.Caller{Tenant: "local", Operator: true}, rules.Rules{})
+	if got := p.Spec().Verbs; err != nil || len(got) != 1 || got[0] != "get_job" {
+		t.Errorf("a new key is for %q, %v", got, err)
+	}
+	if q, err := policy.QuestionOf(api.PolicyQuestion{Verb: "run_program"}); err != nil || q.Verb != policy.VerbJob {
+		t.Errorf("a question is about %s, %v", q.Verb, err)
+	}
+}

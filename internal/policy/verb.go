@@ -101,12 +101,12 @@ const (
 	// VerbServeEndpoint serves an endpoint from a client.
 	VerbServeEndpoint Verb = "serve_endpoint"
 
-	// VerbProgram runs a program. The others are about existing programs.
-	VerbProgram         Verb = "run_program"
-	VerbPrograms        Verb = "list_programs"
-	VerbGetProgram      Verb = "get_program"
-	VerbCancelProgram   Verb = "cancel_program"
-	VerbContinueProgram Verb = "continue_program"
+	// VerbJob runs a job. The others are about existing jobs.
+	VerbJob         Verb = "run_job"
+	VerbJobs        Verb = "list_jobs"
+	VerbGetJob      Verb = "get_job"
+	VerbCancelJob   Verb = "cancel_job"
+	VerbContinueJob Verb = "continue_job"
 
 	VerbRecordings      Verb = "list_recordings"
 	VerbGetRecording    Verb = "get_recording"
@@ -134,7 +134,7 @@ func Verbs() []Verb {
 		VerbDoctor, VerbCreateWorkspace, VerbRemoveWorkspace, VerbCommit, VerbRollback, VerbSnapshot, VerbRemoveSnapshot,
 		VerbPullImage, VerbImportImage, VerbBuildImage, VerbRemoveImage, VerbPruneImages, VerbCreateKey, VerbListKeys, VerbRevokeKey,
 		VerbVerifyAudit, VerbChangeEgress, VerbAnswer, VerbAddEndpoint, VerbRemoveEndpoint, VerbServeEndpoint,
-		VerbProgram, VerbCancelProgram, VerbContinueProgram,
+		VerbJob, VerbCancelJob, VerbContinueJob,
 		VerbPutRecording, VerbRemoveRecording,
 		VerbCreateSkill, VerbChangeSkill, VerbRemoveSkill,
 		VerbEditFile,
@@ -147,7 +147,7 @@ func ObservingVerbs() []Verb {
 		VerbGet, VerbList, VerbLogs, VerbProcesses, VerbWait, VerbEvents, VerbReadFile, VerbStatFile, VerbListFiles, VerbTarOut,
 		VerbStatus, VerbImages, VerbGetWorkspace, VerbListWorkspaces, VerbDiff, VerbSnapshots, VerbGetSnapshot, VerbInspectImage,
 		VerbExplain, VerbVersion, VerbReadAudit, VerbAuditUsage, VerbEgress, VerbEgressLog, VerbApprovals, VerbSecrets, VerbEndpoints,
-		VerbPrograms, VerbGetProgram,
+		VerbJobs, VerbGetJob,
 		VerbRecordings, VerbGetRecording,
 		VerbSkills, VerbGetSkill,
 		VerbErrors, VerbGuidance, VerbMetrics,

@@ -63,7 +63,7 @@ const (
 	programMost = programTime + agentGrace + 10*time.Second
 )
 
-// calls are those of every operation, by its id. {key}, {program} and {engine} in paths and
+// calls are those of every operation, by its id. {key}, {job} and {engine} in paths and
 // bodies stand for what the set-up made.
 func (s *stoppedPart) calls() map[string]stoppedCall {
 	all := map[string]stoppedCall{}
@@ -118,7 +118,7 @@ func (s *stoppedPart) programCalls() map[string]stoppedCall {
 	ms := programTime.Milliseconds()
 	req := api.ExecRequest{Argv: []string{"true"}, TimeoutMS: &ms}
 	const timed = `{"argv":["true"],"timeout_ms":3000}`
-	phase := api.ProgramPhase{Commands: []api.ProgramCommand{{Argv: []string{"true"}, TimeoutMS: ms}}}
+	phase := api.JobPhase{Commands: []api.JobCommand{{Argv: []string{"true"}, TimeoutMS: ms}}}
 	return map[string]stoppedCall{
 		"exec": {path: "/v1/sandboxes/box-exec/exec", body: timed, own: programMost, by: func(ctx context.Context, c *client.Client) error { return did(c.Exec(ctx, "box-exec", req)) }},
 		"execStream": {own: programMost, by: func(ctx context.Context, c *client.Client) error {
@@ -130,15 +130,15 @@ func (s *stoppedPart) programCalls() map[string]stoppedCall {
 		"runStream": {own: programMost, by: func(ctx context.Context, c *client.Client) error {
 			return s.streamed(c.RunStream(ctx, api.RunRequest{Spec: api.SandboxSpec{Engine: s.engine}, Exec: req}, nil))
 		}},
-		"runProgram": {path: "/v1/programs", body: `{"sandbox":"box-program","run":{"commands":[` + timed + `]}}`, own: programMost, by: func(ctx context.Context, c *client.Client) error {
-			return did(c.RunProgram(ctx, api.ProgramSpec{Sandbox: "box-program", Run: phase}, nil))
+		"runJob": {path: "/v1/jobs", body: `{"sandbox":"box-job","run":{"commands":[` + timed + `]}}`, own: programMost, by: func(ctx context.Context, c *client.Client) error {
+			return did(c.RunJob(ctx, api.JobSpec{Sandbox: "box-job", Run: phase}, nil))
 		}},
-		"listPrograms": {path: "/v1/programs", by: func(ctx context.Context, c *client.Client) error { return did(c.Programs(ctx, 0)) }},
-		"getProgram":   {path: "/v1/programs/{program}", by: func(ctx context.Context, c *client.Client) error { return did(c.Program(ctx, s.program)) }},
-		"continueProgram": {path: "/v1/programs/{program}/continue", body: `{"handler":"hold"}`, may: []api.Code{api.CodeState}, by: func(ctx context.Context, c *client.Client) error {
-			return did(c.ContinueProgram(ctx, s.program, api.ProgramContinue{Handler: "hold"}))
+		"listJobs": {path: "/v1/jobs", by: func(ctx context.Context, c *client.Client) error { return did(c.Jobs(ctx, 0)) }},
+		"getJob":   {path: "/v1/jobs/{job}", by: func(ctx context.Context, c *client.Client) error { return did(c.Job(ctx, s.job)) }},
+		"continueJob": {path: "/v1/jobs/{job}/continue", body: `{"handler":"hold"}`, may: []api.Code{api.CodeState}, by: func(ctx context.Context, c *client.Client) error {
+			return did(c.ContinueJob(ctx, s.job, api.JobContinue{Handler: "hold"}))
 		}},
-		"cancelProgram": {path: "/v1/programs/{program}", by: func(ctx context.Context, c *client.Client) error { return did(c.CancelProgram(ctx, s.program)) }},
+		"cancelJob": {path: "/v1/jobs/{job}", by: func(ctx context.Context, c *client.Client) error { return did(c.CancelJob(ctx, s.job)) }},
 	}
 }
 

@@ -79,8 +79,8 @@ type stoppedPart struct {
 	answers bool
 	// boxes are the sandboxes that run, by their names.
 	boxes map[string]*stuckAgent
-	// program waits for its handler, and key is good.
-	program, key string
+	// job waits for its handler, and key is good.
+	job, key string
 
 	mu sync.Mutex
 	// latest is how late the latest call was, and late counts those later than promised.
@@ -97,7 +97,7 @@ func (s *stoppedPart) setUp() {
 	s.Helper()
 	ctx := s.Context()
 	first := true
-	for _, name := range []string{"box", "box-stop", "box-kill", "box-remove", "box-key", "box-batch", "box-pause", "box-resume", "box-exec", "box-program", "box-wait", "box-snapshot"} {
+	for _, name := range []string{"box", "box-stop", "box-kill", "box-remove", "box-key", "box-batch", "box-pause", "box-resume", "box-exec", "box-job", "box-wait", "box-snapshot"} {
 		spec := api.SandboxSpec{Name: name, Engine: s.engine}
 		if name == "box" || name == "box-stop" || name == "box-remove" {
 			spec.Network, spec.Egress = api.NetworkOn, &api.Egress{Allow: []string{"example.org"}}
@@ -150,15 +150,15 @@ func (s *stoppedPart) setUp() {
 	}
 	k, err := s.c.CreateKey(ctx, api.KeySpec{Tenant: "other"})
 	s.must(err)
-	run := api.ProgramPhase{Commands: []api.ProgramCommand{{Argv: []string{"true"}}}}
-	p, err := s.c.StartProgram(ctx, api.ProgramSpec{Sandbox: "box-wait", Handlers: []api.ProgramHandler{{Name: "hold", Wait: true}}, Run: run})
+	run := api.JobPhase{Commands: []api.JobCommand{{Argv: []string{"true"}}}}
+	p, err := s.c.StartJob(ctx, api.JobSpec{Sandbox: "box-wait", Handlers: []api.JobHandler{{Name: "hold", Wait: true}}, Run: run})
 	s.must(err)
-	s.key, s.program = k.Key.ID, p.ID
+	s.key, s.job = k.Key.ID, p.ID
 	if !poll(func() bool {
-		p, err := s.c.Program(ctx, s.program)
+		p, err := s.c.Job(ctx, s.job)
 		return err == nil && p.Handler != ""
 	}) {
-		s.Fatal("the program does not wait for its handler")
+		s.Fatal("the job does not wait for its handler")
 	}
 }
 
@@ -292,7 +292,7 @@ func (s *stoppedPart) call(id string, op operation, call stoppedCall) error {
 
 // filled is a path or a body with what the set-up made.
 func (s *stoppedPart) filled(text string) string {
-	return strings.NewReplacer("{key}", s.key, "{program}", s.program, "{engine}", s.engine, "{follow}", fmt.Sprint(!s.answers)).Replace(text)
+	return strings.NewReplacer("{key}", s.key, "{job}", s.job, "{engine}", s.engine, "{follow}", fmt.Sprint(!s.answers)).Replace(text)
 }
 
 // byHTTP makes a call over a connection of its own.

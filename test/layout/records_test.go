@@ -25,7 +25,7 @@ var renames = map[string]string{
 	"internal/sandbox/record.go":              "directories that go, and the description, whose name a reader mends",
 	"internal/sandbox/process.go":             "the directory of a process that goes",
 	"internal/snapshot/":                      "whole snapshots, whose directory is synced",
-	"internal/program/store.go":               "a program that begins, whose directory is synced",
+	"internal/job/store.go":                   "a job that begins, whose directory is synced",
 	"internal/endpoint/recording/store.go":    "a recording, synced",
 	"internal/daemon/socket_darwin.go":        "a socket",
 	"internal/egress/network/log.go":          "a log that turns",

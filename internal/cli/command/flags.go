@@ -34,7 +34,7 @@ func GiveTerminal(a *CLI, req *api.ExecRequest) {
 }
 
 // PhaseUsage is of the flag that says what a process is for.
-const PhaseUsage = "the phase of a program, such as `setup`, which selects the variables of endpoints (default run)"
+const PhaseUsage = "the phase of a job, such as `setup`, which selects the variables of endpoints (default run)"
 
 // CharsFlag cuts the output of a result to what a model reads.
 type CharsFlag struct{ n int64 }

@@ -253,7 +253,7 @@ class Endpoint(_EndpointMust, total=False):
     listen_user: str
     """The user inside who alone may connect to a socket; everybody when it is missing."""
     phases: list[Literal["setup", "post_setup", "run"]]
-    """The phases of a program in which its environment is given to processes; post_setup and run when it is missing."""
+    """The phases of a job in which its environment is given to processes; post_setup and run when it is missing."""
     presets: list[Literal["openai", "anthropic"]]
     """The variables that a kind of SDK reads."""
     env: dict[str, str]
@@ -599,7 +599,7 @@ class ExecRequest(TypedDict, total=False):
     wait_endpoints: list[str]
     """Names of endpoints that must be ready before the program is started; one that is not after 30 seconds, or never will be, is an error."""
     phase: Literal["setup", "post_setup", "handlers", "channels", "run", "score"]
-    """The phase of a program that it belongs to, which settles what endpoints give to its environment; run when it is missing."""
+    """The phase of a job that it belongs to, which settles what endpoints give to its environment; run when it is missing."""
     stdin: Bytes
     """The whole input of a collected exec."""
     timeout_ms: int | None
@@ -641,7 +641,7 @@ class ProcessSpec(TypedDict, total=False):
     """Absolute; the sandbox's when it is missing."""
     user: str
     phase: Literal["setup", "post_setup", "handlers", "channels", "run", "score"]
-    """The phase of a program that it belongs to, which settles what endpoints give to its environment; run when it is missing."""
+    """The phase of a job that it belongs to, which settles what endpoints give to its environment; run when it is missing."""
     stdin: Bytes
     """Its first input."""
     timeout_ms: int | None
@@ -1601,15 +1601,15 @@ class EgressChange(TypedDict, total=False):
     """Takes what is added away again so much later; 0 or missing is never."""
 
 
-class _ProgramSpecMust(TypedDict):
-    run: ProgramPhase
+class _JobSpecMust(TypedDict):
+    run: JobPhase
 
 
-class ProgramSpec(_ProgramSpecMust, total=False):
-    """A program in a sandbox, in phases with a fixed order; exactly one of spec and sandbox is given."""
+class JobSpec(_JobSpecMust, total=False):
+    """A job in a sandbox, in phases with a fixed order; exactly one of spec and sandbox is given."""
 
     idempotency_key: str
-    """A request that is sent again with it is the same program; with another content it is refused."""
+    """A request that is sent again with it is the same job; with another content it is refused."""
     name: str
     labels: dict[str, str]
     spec: SandboxSpec
@@ -1620,40 +1620,40 @@ class ProgramSpec(_ProgramSpecMust, total=False):
     inspect_failed_ms: int
     """Leaves it for so long when a phase before run failed."""
     cancel_with_caller: bool
-    """Cancels the program when the call that waits for it ends before."""
+    """Cancels the job when the call that waits for it ends before."""
     files: list[File]
-    dirs: list[ProgramDir]
+    dirs: list[JobDir]
     env: dict[str, str]
     cwd: str
     user: str
-    setup: ProgramPhase
-    post_setup: ProgramPhase
-    handlers: list[ProgramHandler]
+    setup: JobPhase
+    post_setup: JobPhase
+    handlers: list[JobHandler]
     state: list[File]
     """Written after setup, post_setup and handlers."""
     channels: list[ProcessSpec]
     """Processes that run uses."""
-    score: ProgramPhase
+    score: JobPhase
     score_always: bool
     """Scores also when run failed by a status, a timeout or its memory."""
     score_file: str
     """A file that score writes and that is its result."""
-    outputs: list[ProgramOutputSpec]
+    outputs: list[JobOutputSpec]
 
 
-class ProgramDir(TypedDict):
-    """A directory of a program."""
+class JobDir(TypedDict):
+    """A directory of a job."""
 
     path: str
     archive: Bytes
     """A tar, compressed by gzip or not."""
 
 
-class _ProgramPhaseMust(TypedDict):
-    commands: list[ProgramCommand]
+class _JobPhaseMust(TypedDict):
+    commands: list[JobCommand]
 
 
-class ProgramPhase(_ProgramPhaseMust, total=False):
+class JobPhase(_JobPhaseMust, total=False):
     """Commands, one after the other until one fails."""
 
     env: dict[str, str]
@@ -1668,7 +1668,7 @@ class ProgramPhase(_ProgramPhaseMust, total=False):
     """The name of a snapshot that is made after setup or post_setup."""
 
 
-class ProgramCommand(TypedDict, total=False):
+class JobCommand(TypedDict, total=False):
     """One command; exactly one of argv, shell and python is given."""
 
     argv: list[str]
@@ -1678,92 +1678,92 @@ class ProgramCommand(TypedDict, total=False):
     timeout_ms: int
 
 
-class _ProgramHandlerMust(TypedDict):
+class _JobHandlerMust(TypedDict):
     name: str
 
 
-class ProgramHandler(_ProgramHandlerMust, total=False):
+class JobHandler(_JobHandlerMust, total=False):
     """A step of the caller's."""
 
-    commands: list[ProgramCommand]
+    commands: list[JobCommand]
     wait: bool
-    """The program waits until the caller continues it."""
+    """The job waits until the caller continues it."""
     timeout_ms: int
 
 
-class _ProgramContinueMust(TypedDict):
+class _JobContinueMust(TypedDict):
     handler: str
 
 
-class ProgramContinue(_ProgramContinueMust, total=False):
+class JobContinue(_JobContinueMust, total=False):
     """Ends the pause of a handler."""
 
     failed: str
-    """Why the program must not go on."""
+    """Why the job must not go on."""
 
 
-class _ProgramOutputSpecMust(TypedDict):
+class _JobOutputSpecMust(TypedDict):
     path: str
 
 
-class ProgramOutputSpec(_ProgramOutputSpecMust, total=False):
+class JobOutputSpec(_JobOutputSpecMust, total=False):
     """A file to be read back."""
 
     max_bytes: int
 
 
-class _ProgramMust(TypedDict):
+class _JobMust(TypedDict):
     id: str
     tenant: str
     state: Literal["running", "waiting", "succeeded", "failed", "canceled"]
-    phases: list[ProgramPhaseRecord]
+    phases: list[JobPhaseRecord]
     created_at: str
 
 
-class Program(_ProgramMust, total=False):
-    """What is on record about a program."""
+class Job(_JobMust, total=False):
+    """What is on record about a job."""
 
     name: str
     profile: str
     phase: str
     handler: str
     labels: dict[str, str]
-    spec: ProgramSpec
+    spec: JobSpec
     sandbox: Sandbox
     made: bool
     ready_at: str
     """When all before run had succeeded."""
-    failure: ProgramFailure
-    score: ProgramScore
-    outputs: list[ProgramOutput]
+    failure: JobFailure
+    score: JobScore
+    outputs: list[JobOutput]
     cleanup: Error
     """What went wrong when the sandbox was taken away; it makes no failure of a success."""
     inspect_until: str
     ended_at: str
 
 
-class _ProgramPhaseRecordMust(TypedDict):
+class _JobPhaseRecordMust(TypedDict):
     phase: str
     state: str
     started_at: str
     duration_ms: int
 
 
-class ProgramPhaseRecord(_ProgramPhaseRecordMust, total=False):
+class JobPhaseRecord(_JobPhaseRecordMust, total=False):
     """What became of a phase."""
 
-    commands: list[ProgramCommandRecord]
+    commands: list[JobCommandRecord]
     egress: EgressRules
     """What was put in force, and confirmed."""
     snapshot: str
 
 
-class _ProgramCommandRecordMust(TypedDict):
+class _JobCommandRecordMust(TypedDict):
     command: str
     started_at: str
 
 
-class ProgramCommandRecord(_ProgramCommandRecordMust, total=False):
+class JobCommandRecord(_JobCommandRecordMust, total=False):
     """What became of a command."""
 
     handler: str
@@ -1771,42 +1771,42 @@ class ProgramCommandRecord(_ProgramCommandRecordMust, total=False):
     result: Result
 
 
-class _ProgramScoreMust(TypedDict):
+class _JobScoreMust(TypedDict):
     exit_code: int | None
     output: Bytes
 
 
-class ProgramScore(_ProgramScoreMust, total=False):
+class JobScore(_JobScoreMust, total=False):
     """What score said."""
 
-    file: ProgramOutput
+    file: JobOutput
 
 
-class _ProgramOutputMust(TypedDict):
+class _JobOutputMust(TypedDict):
     path: str
     content: Bytes
     size: int
 
 
-class ProgramOutput(_ProgramOutputMust, total=False):
+class JobOutput(_JobOutputMust, total=False):
     """A file that was read back."""
 
     truncated: bool
     error: Error
 
 
-_ProgramFailureMustWords = TypedDict("_ProgramFailureMustWords", {"class": 'Literal["user", "limit", "infra"]'}, total=True)
+_JobFailureMustWords = TypedDict("_JobFailureMustWords", {"class": 'Literal["user", "limit", "infra"]'}, total=True)
 
 
-class _ProgramFailureMust(_ProgramFailureMustWords):
+class _JobFailureMust(_JobFailureMustWords):
     kind: Literal["exit", "timeout", "oom", "lost", "expired", "ended", "policy", "request", "handler", "canceled", "interrupted", "capacity", "internal"]
     phase: str
     retryable: bool
     message: str
 
 
-class ProgramFailure(_ProgramFailureMust, total=False):
-    """Why a program did not succeed."""
+class JobFailure(_JobFailureMust, total=False):
+    """Why a job did not succeed."""
 
     command: int
     """The number of the command of the phase, from 0."""
@@ -1815,34 +1815,34 @@ class ProgramFailure(_ProgramFailureMust, total=False):
     rule: str
 
 
-class _ProgramStepMust(TypedDict):
+class _JobStepMust(TypedDict):
     seq: int
     time: str
     phase: str
     state: str
 
 
-class ProgramStep(_ProgramStepMust, total=False):
-    """One thing that happened in a program."""
+class JobStep(_JobStepMust, total=False):
+    """One thing that happened in a job."""
 
     command: int
     text: str
     sandbox: str
 
 
-class ProgramMessage(TypedDict, total=False):
-    """One line of a followed program."""
+class JobMessage(TypedDict, total=False):
+    """One line of a followed job."""
 
-    step: ProgramStep
-    program: Program
-    """Last: the program has ended."""
+    step: JobStep
+    job: Job
+    """Last: the job has ended."""
     error: Error
 
 
-class ProgramList(TypedDict):
-    """Programs, newest first."""
+class JobList(TypedDict):
+    """Jobs, newest first."""
 
-    programs: list[Program]
+    jobs: list[Job]
 
 
 class EgressPolicy(TypedDict, total=False):
@@ -2666,3 +2666,35 @@ StatusReason: TypeAlias = Literal["disabled", "engine_down", "no_engine", "disk_
 
 ErrorStage: TypeAlias = Literal["build", "quota_before", "execution", "quota_after"]
 """What was to be done when the error came of it."""
+
+ProgramSpec: TypeAlias = JobSpec
+
+ProgramDir: TypeAlias = JobDir
+
+ProgramPhase: TypeAlias = JobPhase
+
+ProgramCommand: TypeAlias = JobCommand
+
+ProgramHandler: TypeAlias = JobHandler
+
+ProgramContinue: TypeAlias = JobContinue
+
+ProgramOutputSpec: TypeAlias = JobOutputSpec
+
+Program: TypeAlias = Job
+
+ProgramPhaseRecord: TypeAlias = JobPhaseRecord
+
+ProgramCommandRecord: TypeAlias = JobCommandRecord
+
+ProgramScore: TypeAlias = JobScore
+
+ProgramOutput: TypeAlias = JobOutput
+
+ProgramFailure: TypeAlias = JobFailure
+
+ProgramStep: TypeAlias = JobStep
+
+ProgramMessage: TypeAlias = JobMessage
+
+ProgramList: TypeAlias = JobList

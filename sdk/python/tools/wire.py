@@ -98,6 +98,10 @@ class Writer:
             if kind != name:
                 doc = sentence(schema.get("description", ""))
                 aliases.append(f"{name}: TypeAlias = {kind}\n" + (f'"""{doc}"""\n' if doc else ""))
+        # Deprecated names: a job was called a program.
+        for name in self.out:
+            if name.startswith("Job"):
+                aliases.append(f"Program{name.removeprefix('Job')}: TypeAlias = {name}\n")
         return HEAD + "\n" + "\n\n".join(self.out.values()) + "\n\n" + "\n".join(aliases)
 
 
