@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/cli/job"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -170,7 +171,7 @@ func TestOldNameOfJob(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	a := &command.CLI{}
-	now, old := jobCommand(a), programCommand(a)
+	now, old := job.Command(a), job.ProgramCommand(a)
 	if names(old) != names(now) || old.Name() != "program" || !old.Hidden || now.Hidden {
 		t.Errorf("%s has %s, %s has %s", old.Name(), names(old), now.Name(), names(now))
 	}

@@ -1,4 +1,4 @@
-package cli
+package job
 
 import (
 	"bytes"
@@ -24,7 +24,8 @@ import (
 // sent in one request.
 const maxJobUpload = 20 << 20
 
-func jobCommand(a *command.CLI) *cobra.Command {
+// Command is "cloche job".
+func Command(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "job",
 		Short: "Run jobs in phases: set up, run and score",
@@ -45,9 +46,9 @@ docs/jobs.md describes the file.`,
 	return c
 }
 
-// programCommand is the deprecated name of jobCommand. Help does not show it.
-func programCommand(a *command.CLI) *cobra.Command {
-	c := jobCommand(a)
+// ProgramCommand is the deprecated name of Command. Help does not show it.
+func ProgramCommand(a *command.CLI) *cobra.Command {
+	c := Command(a)
 	c.Use, c.Hidden, c.GroupID = "program", true, ""
 	return c
 }

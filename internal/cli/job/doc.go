@@ -1,0 +1,2 @@
+// Package job has the commands of jobs: phases of commands in a sandbox, for evaluations.
+package job
