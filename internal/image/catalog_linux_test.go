@@ -221,7 +221,7 @@ func TestLocksOfImages(t *testing.T) {
 	ctx, cancel = context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	_, _ = s.oci.lock(ctx, "x")
-	if now := openFiles(t); now != before {
+	if now := openFiles(t); now > before {
 		t.Errorf("%d files are open, before %d", now, before)
 	}
 	got := make(chan func(), 1)
@@ -403,7 +403,7 @@ func TestFollowInAnImage(t *testing.T) {
 	if _, err := OpenTree(filepath.Join(s.dir, "text")); err == nil {
 		t.Error("a file that is no image is opened")
 	}
-	if now := openFiles(t); now != before {
+	if now := openFiles(t); now > before {
 		t.Errorf("%d files are open, before %d", now, before)
 	}
 }
