@@ -77,7 +77,7 @@ type dropped struct {
 }
 
 func (d *dropped) add(what, name string) {
-	if len(d.kinds) == maxNotes && d.kinds[what] == 0 {
+	if len(d.kinds) >= maxNotes && d.kinds[what] == 0 {
 		what = "something"
 	}
 	if d.kinds == nil {
