@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 )
 
 // claims are the idempotency keys that stand for a sandbox on record, or for one that
@@ -108,7 +109,7 @@ func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest s
 			return sb, made, err
 		}
 		// It was removed in between: what became of the key is known now.
-		if m.tombstones.keyOf(caller.Tenant, key) == nil {
+		if m.tombstones.Key(caller.Tenant, key) == nil {
 			return sb, made, err
 		}
 	}
@@ -127,7 +128,7 @@ func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create 
 	k := nameKey{tenant, key}
 	m.claims.mu.Lock()
 	defer m.claims.mu.Unlock()
-	if e := m.tombstones.keyOf(tenant, key); e != nil {
+	if e := m.tombstones.Key(tenant, key); e != nil {
 		if e.Digest != "" && e.Digest != digest {
 			return nil, nil, false, otherRequest()
 		}
@@ -242,19 +243,19 @@ func otherRequest() *api.Error {
 }
 
 // buried is the error for a key that no longer creates a sandbox.
-func buried(e *tombstone) *api.Error {
+func buried(e *tombstone.Record) *api.Error {
 	err := api.Errorf(api.CodeConflict, "what the idempotency key stands for was deleted")
 	err.Field, err.TerminalReason = "idempotency_key", e.Sandbox.TerminalReason
 	return err.WithHint("a new sandbox needs a new key; this one is free again 24 hours after the delete")
 }
 
 // DeleteKeyed deletes what an idempotency key of the caller's tenant stands for, also
-// what is being made and what is yet to come: for tombstoneTime no create with the key
+// what is being made and what is yet to come: for 24 hours no create with the key
 // makes anything. Repeating it changes nothing.
 func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key string) (api.Sandbox, error) {
 	k := nameKey{caller.Tenant, key}
 	m.claims.mu.Lock()
-	if e := m.tombstones.keyOf(caller.Tenant, key); e != nil {
+	if e := m.tombstones.Key(caller.Tenant, key); e != nil {
 		m.claims.mu.Unlock()
 		if id := e.Sandbox.ID; m.listed(id) {
 			return m.Delete(ctx, caller, id) // its removal goes on
@@ -267,14 +268,14 @@ func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key str
 		m.claims.mu.Unlock()
 		return m.Delete(ctx, caller, id)
 	}
-	e := &tombstone{At: now(), Sandbox: api.Sandbox{
+	e := &tombstone.Record{At: now(), Sandbox: api.Sandbox{
 		State: api.StateDeleted, TerminalReason: api.EndedDeleted, IdempotencyKey: key, Tenant: caller.Tenant, CreatedAt: now(),
 	}}
 	if cl != nil {
 		e.Digest = cl.digest
 	}
 	// Its word is what the caller relies on: without it nothing is promised.
-	if err := m.tombstones.bury(e); err != nil {
+	if err := m.tombstones.Add(e); err != nil {
 		m.claims.mu.Unlock()
 		return api.Sandbox{}, api.Errorf(api.CodeInternal, "that the key is deleted could not be put on record").WithCause(err)
 	}

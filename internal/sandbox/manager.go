@@ -26,6 +26,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -131,8 +132,8 @@ type Manager struct {
 	closer workspace.Closer
 	// gate lets sandboxes be made, so many at a time.
 	gate *gate
-	// tombstones are those that are no more, and claims the keys of those that are.
-	tombstones *tombstones
+	// tombstones are of the sandboxes that were removed, and claims the keys of those that exist.
+	tombstones *tombstone.Store
 	claims     claims
 	// maxLiving and maxEnded bound the processes of one sandbox; tests make them
 	// small.
@@ -294,7 +295,7 @@ func New(opts Options) *Manager {
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
 		spaceWake: make(chan struct{}, 1), spaceWalks: make(chan struct{}, maxSpaceWalks),
-		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), gate: newGate(opts.Admission), tombstones: newTombstones(opts),
+		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), gate: newGate(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}
@@ -350,7 +351,7 @@ func (m *Manager) find(caller policy.Caller, verb policy.Verb, ref string) (*liv
 	}
 	m.mu.Unlock()
 	if s == nil {
-		return nil, m.tombstones.missing(caller, ref)
+		return nil, m.tombstones.Missing(caller, ref)
 	}
 	if err := policy.Authorize(caller, verb, ref, s.tenant, s.profile); err != nil {
 		return nil, err

@@ -199,7 +199,7 @@ func (m *Manager) reapDue() (next time.Time) {
 			}
 		}
 	}
-	if at := m.tombstones.tidy(now()); !at.IsZero() {
+	if at := m.tombstones.Expire(now()); !at.IsZero() {
 		sooner(at)
 	}
 	gone, at := retire(m.opts.Retention, ended, now())

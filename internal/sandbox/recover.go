@@ -34,7 +34,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 			}
 		}
 	})
-	if err := m.tombstones.load(); err != nil {
+	if err := m.tombstones.Load(); err != nil {
 		m.log.Error("read which sandboxes are no more", "error", err)
 	}
 	found := finds{keep: map[string][]string{}}

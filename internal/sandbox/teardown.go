@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 )
 
 const (
@@ -301,7 +302,7 @@ func (m *Manager) clean(ctx context.Context, s *live) {
 func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) (api.Sandbox, error) {
 	s, err := m.find(caller, policy.VerbRemove, ref)
 	if err != nil {
-		if sb, ok := m.tombstones.of(caller, ref); ok {
+		if sb, ok := m.tombstones.Sandbox(caller, ref); ok {
 			return sb, nil
 		}
 		return api.Sandbox{}, err
@@ -315,7 +316,7 @@ func (m *Manager) Removed(caller policy.Caller, id string) (api.Sandbox, bool) {
 	if m.listed(id) {
 		return api.Sandbox{}, false
 	}
-	return m.tombstones.of(caller, id)
+	return m.tombstones.Sandbox(caller, id)
 }
 
 // listed reports whether there is a sandbox with this id. One that is being removed has
@@ -424,7 +425,7 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 	// Its tombstone is there before its record goes, so that at every moment one of them
 	// says what became of its key.
 	if s.isAnnounced() {
-		if err := m.tombstones.bury(s.tombstone()); err != nil {
+		if err := m.tombstones.Add(s.tombstone()); err != nil {
 			m.log.Error("a restart will forget that a sandbox was removed", "sandbox", s.id, "error", err)
 		}
 	}
@@ -433,4 +434,24 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 		err = m.at(ctx, "after erase")
 	}
 	return leaves(api.ResourceDisk, err)
+}
+
+// tombstoneDir is where the store of tombstones has its file; empty is nowhere.
+func tombstoneDir(o Options) string {
+	if o.Ephemeral {
+		return ""
+	}
+	return o.Dir
+}
+
+// tombstone returns what stays known of a sandbox that is being removed.
+func (s *live) tombstone() *tombstone.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.info
+	return &tombstone.Record{At: now(), Digest: s.digest, Sandbox: api.Sandbox{
+		ID: i.ID, Name: i.Name, State: api.StateDeleted, Reason: i.Reason, TerminalReason: i.TerminalReason, EndedBy: i.EndedBy, IdempotencyKey: i.IdempotencyKey,
+		Tenant: i.Tenant, Profile: i.Profile, Image: i.Image, Engine: i.Engine, Tier: i.Tier, Network: i.Network, Cwd: i.Cwd, Workspace: api.Workspace{Path: i.Workspace.Path},
+		QueueMS: i.QueueMS, StartMS: i.StartMS, CreatedAt: i.CreatedAt, StoppedAt: i.StoppedAt,
+	}}
 }

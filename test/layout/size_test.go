@@ -27,7 +27,7 @@ var largePackages = map[string]size{
 	"internal/core":        {files: 44},
 	"internal/httpapi":     {files: 49},
 	"internal/policy":      {files: 58, lines: 11000},
-	"internal/sandbox":     {files: 60, lines: 13500},
+	"internal/sandbox":     {files: 59, lines: 13000},
 	"internal/workspace":   {files: 36},
 }
 
