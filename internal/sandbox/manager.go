@@ -192,25 +192,15 @@ type live struct {
 	lease       lease
 	// holders counts the connections that hold a transient sandbox.
 	holders int
-	// reaped: the reaper has seen to it that it ends, or goes.
-	reaped bool
-	// removing: a removal has begun, and goes on until it is done.
-	removing bool
+	// making is how far it is on record, and teardown how far its removal is.
+	making   making
+	teardown teardown
+	// sealed is set by tests only: a daemon that was killed writes nothing.
+	sealed bool
 	// removal is why, as it was first said; nil is not known.
 	removal *removal
-	// gone: its directory is being removed, and nothing is written there any more.
-	gone bool
-	// recorded: its record has been written.
-	recorded bool
-	// unreadable: what is on record cannot be read, and is kept as it is until the sandbox
-	// is removed.
-	unreadable bool
 	// unreached: it may run, and this daemon does not have its instance.
 	unreached bool
-	// removed: nothing is left of it.
-	removed bool
-	// announced: an event has told of it.
-	announced bool
 	// condemned is why the daemon has killed its instance; empty when it has not.
 	condemned string
 	// excess is by how much its workspace was over its bound; nil is that it was not.
@@ -224,11 +214,9 @@ type live struct {
 	retrying *retrying
 	// detached: it has given up its named workspace.
 	detached bool
-	// stopMaking ends its creation, made is closed when that has ended, and forestalled
-	// says that it must not succeed any more.
-	stopMaking  context.CancelCauseFunc
-	made        chan struct{}
-	forestalled bool
+	// stopMaking ends its creation, and made is closed when that has ended.
+	stopMaking context.CancelCauseFunc
+	made       chan struct{}
 	// digest is the digest of the request that its idempotency key belongs to.
 	digest string
 	// unsettled: a pause or a resume is under way.
@@ -449,6 +437,26 @@ func (m *Manager) Count(tenant string) (own, all int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.count(tenant)
+}
+
+// Placed is a state on an engine.
+type Placed struct {
+	State  api.State
+	Engine string
+}
+
+// Tally counts the sandboxes on record by their state and engine, and by the name of
+// their endpoint the requests that go on.
+func (m *Manager) Tally() (states map[Placed]int, active map[string]int64) {
+	states, active = map[Placed]int{}, map[string]int64{}
+	for _, s := range m.all() {
+		info := s.snapshot()
+		states[Placed{info.State, info.Engine}]++
+		for _, e := range s.endpoints.open() {
+			active[e.name] += e.Status().Counters.Active
+		}
+	}
+	return states, active
 }
 
 // hasEnded reports whether nothing of a sandbox runs any more.

@@ -141,12 +141,12 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	to := api.StateStopping
-	if s.removing {
+	if s.teardown.removing() {
 		to = api.StateDeleting
 	}
 	s.endsFor(w)
 	switch state := s.info.State; {
-	case s.removed, state.Over() && !s.removing:
+	case s.teardown == teardownRemoved, state.Over() && !s.teardown.removing():
 		return false, nil
 	case state.Over():
 		s.endReason = w.text // its own reason stays on record
@@ -167,7 +167,7 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	// On record before anything ends: a daemon that dies now has a successor
 	// that finishes this.
 	m.saveUnlessRemoving(s)
-	if s.announced {
+	if s.making.announced() {
 		m.tell(s, api.EventStopping, w.text)
 	}
 	return true, nil
@@ -185,7 +185,7 @@ func (s *live) last() api.Sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info := s.look()
-	if s.removed {
+	if s.teardown == teardownRemoved {
 		info.State = api.StateDeleted
 	}
 	return info
@@ -195,12 +195,12 @@ func (s *live) last() api.Sandbox {
 func (m *Manager) markStopped(s *live) {
 	stopped := now()
 	s.info.StoppedAt = &stopped
-	if !s.removing {
+	if !s.teardown.removing() {
 		_ = s.move(api.StateStopped, s.endReason)
 		s.info.Teardown = nil
 		m.saveUnlessRemoving(s)
 	}
-	if s.announced {
+	if s.making.announced() {
 		m.tell(s, api.EventStopped, s.toldReason())
 	}
 	m.poke()
@@ -222,7 +222,7 @@ func (s *live) toldReason() string {
 // saveUnlessRemoving writes the record, unless that says already that the
 // sandbox goes. The caller holds s.mu.
 func (m *Manager) saveUnlessRemoving(s *live) {
-	if s.removing {
+	if s.teardown.removing() {
 		return
 	}
 	if err := s.save(); err != nil {
@@ -234,7 +234,7 @@ func (m *Manager) saveUnlessRemoving(s *live) {
 func (s *live) isRemoving() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.removing
+	return s.teardown.removing()
 }
 
 // release ends the instance and all that belongs to it, and keeps the
@@ -356,7 +356,7 @@ func (m *Manager) remove(ctx context.Context, s *live, w why) (api.Sandbox, erro
 		return s.last(), err
 	}
 	s.mu.Lock()
-	if s.removed {
+	if s.teardown == teardownRemoved {
 		s.mu.Unlock()
 		return s.last(), nil
 	}
@@ -364,7 +364,7 @@ func (m *Manager) remove(ctx context.Context, s *live, w why) (api.Sandbox, erro
 		s.removal = &removal{w.cause, w.text, w.by}
 	}
 	s.endsFor(w)
-	s.removing = true
+	s.teardown.step(teardownRemoving)
 	// On record first: who finds this record finishes the removal, and says why.
 	if err := s.save(); err != nil {
 		m.log.Error("save the intention to remove", "sandbox", s.id, "error", err)
@@ -387,7 +387,7 @@ func (s *live) forestall(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	s.forestalled = true
+	s.making.step(makingCanceled)
 	stop, made := s.stopMaking, s.made
 	s.mu.Unlock()
 	stop(errForestalled)
@@ -420,7 +420,7 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 	}
 	// Nothing is written any more, so that nothing appears in what is being removed.
 	s.mu.Lock()
-	s.gone = true
+	s.teardown.step(teardownErasing)
 	s.mu.Unlock()
 	// Its tombstone is there before its record goes, so that at every moment one of them
 	// says what became of its key.
