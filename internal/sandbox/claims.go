@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 )
 
 // claims are the idempotency keys that stand for a sandbox on record, or for one that
@@ -21,12 +22,12 @@ type claim struct {
 	digest string
 	// sandbox is the id of what was made.
 	sandbox string
-	// making is nil when that is over.
-	making *making
+	// creating is nil when that is over.
+	creating *keyedCreate
 }
 
-// making is a creation that callers wait for. It belongs to none of them.
-type making struct {
+// keyedCreate is a creation that callers wait for. It belongs to none of them.
+type keyedCreate struct {
 	waiters int
 	// stop ends it.
 	stop context.CancelCauseFunc
@@ -72,7 +73,7 @@ func (c *claims) drop(tenant, key, sandbox string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := nameKey{tenant, key}
-	if cl := c.byKey[k]; cl != nil && cl.making == nil && cl.sandbox == sandbox {
+	if cl := c.byKey[k]; cl != nil && cl.creating == nil && cl.sandbox == sandbox {
 		delete(c.byKey, k)
 	}
 }
@@ -108,7 +109,7 @@ func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest s
 			return sb, made, err
 		}
 		// It was removed in between: what became of the key is known now.
-		if m.tombstones.keyOf(caller.Tenant, key) == nil {
+		if m.tombstones.Key(caller.Tenant, key) == nil {
 			return sb, made, err
 		}
 	}
@@ -123,11 +124,11 @@ func (m *Manager) claimed(cl *claim) string {
 
 // claim finds what a key stands for, or begins to make it. mk is what is to be waited
 // for; nil is nothing. A nil cl is that mk must be over before anything begins.
-func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create func(context.Context) (api.Sandbox, error)) (cl *claim, mk *making, made bool, err error) {
+func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create func(context.Context) (api.Sandbox, error)) (cl *claim, mk *keyedCreate, made bool, err error) {
 	k := nameKey{tenant, key}
 	m.claims.mu.Lock()
 	defer m.claims.mu.Unlock()
-	if e := m.tombstones.keyOf(tenant, key); e != nil {
+	if e := m.tombstones.Key(tenant, key); e != nil {
 		if e.Digest != "" && e.Digest != digest {
 			return nil, nil, false, otherRequest()
 		}
@@ -138,17 +139,17 @@ func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create 
 	case cl == nil:
 	case cl.digest != digest:
 		return nil, nil, false, otherRequest()
-	case cl.making == nil:
+	case cl.creating == nil:
 		return cl, nil, false, nil
-	case cl.making.waiters == 0:
-		return nil, cl.making, false, nil
+	case cl.creating.waiters == 0:
+		return nil, cl.creating, false, nil
 	default:
-		cl.making.waiters++
-		return cl, cl.making, false, nil
+		cl.creating.waiters++
+		return cl, cl.creating, false, nil
 	}
 	mctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	mk = &making{waiters: 1, stop: stop, done: make(chan struct{})}
-	cl = &claim{digest: digest, making: mk}
+	mk = &keyedCreate{waiters: 1, stop: stop, done: make(chan struct{})}
+	cl = &claim{digest: digest, creating: mk}
 	if !m.background(func() { m.fulfil(mctx, k, cl, mk, create) }) {
 		stop(nil)
 		return nil, nil, false, api.Errorf(api.CodeUnavailable, "the daemon is shutting down")
@@ -158,7 +159,7 @@ func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create 
 }
 
 // fulfil makes the sandbox of a claim.
-func (m *Manager) fulfil(ctx context.Context, k nameKey, cl *claim, mk *making, create func(context.Context) (api.Sandbox, error)) {
+func (m *Manager) fulfil(ctx context.Context, k nameKey, cl *claim, mk *keyedCreate, create func(context.Context) (api.Sandbox, error)) {
 	defer mk.stop(nil)
 	end := context.AfterFunc(m.ctx, func() { mk.stop(m.ctx.Err()) })
 	defer end()
@@ -166,7 +167,7 @@ func (m *Manager) fulfil(ctx context.Context, k nameKey, cl *claim, mk *making, 
 	m.claims.mu.Lock()
 	unwanted, deleted := mk.waiters == 0, mk.deleted
 	if err == nil && !unwanted && !deleted {
-		cl.sandbox, cl.making = sb.ID, nil
+		cl.sandbox, cl.creating = sb.ID, nil
 		close(mk.done)
 		m.claims.mu.Unlock()
 		return
@@ -210,7 +211,7 @@ func (m *Manager) unmake(id string, deleted bool) {
 }
 
 // await waits for a creation. The last one to leave ends it.
-func (m *Manager) await(ctx context.Context, mk *making) error {
+func (m *Manager) await(ctx context.Context, mk *keyedCreate) error {
 	select {
 	case <-mk.done:
 		return mk.err
@@ -242,19 +243,19 @@ func otherRequest() *api.Error {
 }
 
 // buried is the error for a key that no longer creates a sandbox.
-func buried(e *tombstone) *api.Error {
+func buried(e *tombstone.Record) *api.Error {
 	err := api.Errorf(api.CodeConflict, "what the idempotency key stands for was deleted")
 	err.Field, err.TerminalReason = "idempotency_key", e.Sandbox.TerminalReason
 	return err.WithHint("a new sandbox needs a new key; this one is free again 24 hours after the delete")
 }
 
 // DeleteKeyed deletes what an idempotency key of the caller's tenant stands for, also
-// what is being made and what is yet to come: for tombstoneTime no create with the key
+// what is being made and what is yet to come: for 24 hours no create with the key
 // makes anything. Repeating it changes nothing.
 func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key string) (api.Sandbox, error) {
 	k := nameKey{caller.Tenant, key}
 	m.claims.mu.Lock()
-	if e := m.tombstones.keyOf(caller.Tenant, key); e != nil {
+	if e := m.tombstones.Key(caller.Tenant, key); e != nil {
 		m.claims.mu.Unlock()
 		if id := e.Sandbox.ID; m.listed(id) {
 			return m.Delete(ctx, caller, id) // its removal goes on
@@ -262,19 +263,19 @@ func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key str
 		return e.Sandbox, nil
 	}
 	cl := m.claims.byKey[k]
-	if cl != nil && cl.making == nil {
+	if cl != nil && cl.creating == nil {
 		id := cl.sandbox
 		m.claims.mu.Unlock()
 		return m.Delete(ctx, caller, id)
 	}
-	e := &tombstone{At: now(), Sandbox: api.Sandbox{
+	e := &tombstone.Record{At: now(), Sandbox: api.Sandbox{
 		State: api.StateDeleted, TerminalReason: api.EndedDeleted, IdempotencyKey: key, Tenant: caller.Tenant, CreatedAt: now(),
 	}}
 	if cl != nil {
 		e.Digest = cl.digest
 	}
 	// Its word is what the caller relies on: without it nothing is promised.
-	if err := m.tombstones.bury(e); err != nil {
+	if err := m.tombstones.Add(e); err != nil {
 		m.claims.mu.Unlock()
 		return api.Sandbox{}, api.Errorf(api.CodeInternal, "that the key is deleted could not be put on record").WithCause(err)
 	}
@@ -282,7 +283,7 @@ func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key str
 		m.claims.mu.Unlock()
 		return e.Sandbox, nil
 	}
-	mk := cl.making
+	mk := cl.creating
 	mk.deleted = true
 	mk.stop(errForestalled)
 	m.claims.mu.Unlock()

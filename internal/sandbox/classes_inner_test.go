@@ -152,7 +152,7 @@ func TestStatesInWhichALayerIsSettled(t *testing.T) {
 		if err := s.mayOpenLayer(); err != nil {
 			t.Errorf("%s without a layer: %v", state, err)
 		}
-		for _, leave := range []func(){func() { s.gone = true }, func() { s.gone, s.removing = false, true }} {
+		for _, leave := range []func(){func() { s.teardown = teardownRemoved }, func() { s.teardown = teardownRemoving }} {
 			leave()
 			if err := s.mayOpenLayer(); !errors.Is(err, api.ErrNotFound) {
 				t.Errorf("%s that is removed: %v", state, err)

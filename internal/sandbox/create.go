@@ -412,7 +412,7 @@ func (c *creation) commit(context.Context) error {
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if c.s.forestalled {
+	if c.s.making == makingCanceled {
 		return forestalledError()
 	}
 	c.s.info.StartMS = time.Since(c.begun).Milliseconds()
@@ -426,7 +426,7 @@ func (c *creation) commit(context.Context) error {
 	if err := established(c.s.dir); err != nil {
 		return err
 	}
-	c.s.announced = true
+	c.s.making.step(makingAnnounced)
 	c.m.tell(c.s, api.EventCreated, "")
 	if c.s.info.Degraded != "" {
 		c.m.tell(c.s, api.EventDegraded, c.s.info.Degraded)
@@ -437,18 +437,18 @@ func (c *creation) commit(context.Context) error {
 
 // save writes the record, unless the sandbox is gone. The caller holds s.mu.
 func (s *live) save() error {
-	if s.gone || s.unreadable && !s.removing {
+	if s.sealed || s.teardown.erasing() || s.making == makingUnreadable && !s.teardown.removing() {
 		return nil // what cannot be read is kept as it is
 	}
 	used := s.lease.used(now())
 	r := record{
 		Version: recordVersion, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
-		Endpoints: s.endpoints.grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, KeyDigest: s.digest, Removing: s.removing, Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.began, LastUse: used, IdleSpent: s.lease.spent,
+		Endpoints: s.endpoints.grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, KeyDigest: s.digest, Removing: s.teardown.removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.began, LastUse: used, IdleSpent: s.lease.spent,
 	}
-	if err := r.write(s.dir, !s.recorded); err != nil {
+	if err := r.write(s.dir, !s.making.recorded()); err != nil {
 		return err
 	}
-	s.recorded = true
+	s.making.step(makingRecorded)
 	s.lease.saved = used
 	return nil
 }
@@ -458,10 +458,10 @@ func (s *live) save() error {
 func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 	s.mu.Lock()
 	s.info.State, s.info.Reason, s.info.TerminalReason = api.StateDeleting, cause.Error(), api.EndedError
-	if s.forestalled {
+	if s.making == makingCanceled {
 		s.info.TerminalReason = api.EndedDeleted
 	}
-	s.removing = true
+	s.teardown.step(teardownRemoving)
 	conn := s.agent
 	s.mu.Unlock()
 	if conn != nil {
@@ -479,7 +479,8 @@ func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 		return cause
 	}
 	s.mu.Lock()
-	s.gone, s.removed = true, true
+	s.teardown.step(teardownErasing)
+	s.teardown.step(teardownRemoved)
 	s.mu.Unlock()
 	m.forget(s)
 	return cause

@@ -207,7 +207,7 @@ func (w *watchEndpoint) Exchanged(x api.Exchange) {
 func (w *watchEndpoint) Changed(state api.EndpointState, reason string) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
-	if !w.s.announced {
+	if !w.s.making.announced() {
 		return // it belongs to the create
 	}
 	w.m.opts.Events(api.Event{

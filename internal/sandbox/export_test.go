@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -51,8 +52,8 @@ func Deadlines(m *Manager, id string) (n int, held bool) {
 func Waiters(m *Manager, tenant, key string) int {
 	m.claims.mu.Lock()
 	defer m.claims.mu.Unlock()
-	if cl := m.claims.byKey[nameKey{tenant, key}]; cl != nil && cl.making != nil {
-		return cl.making.waiters
+	if cl := m.claims.byKey[nameKey{tenant, key}]; cl != nil && cl.creating != nil {
+		return cl.creating.waiters
 	}
 	return 0
 }
@@ -100,7 +101,7 @@ func Crash(m *Manager) {
 	m.bg.Unlock()
 	for _, s := range all {
 		s.mu.Lock()
-		s.gone = true // the dead write nothing
+		s.sealed = true // the dead write nothing
 		s.deadlines.end()
 		if s.agent != nil {
 			s.agent.close()
@@ -192,4 +193,15 @@ func BreakEngineStateForTest(t testing.TB, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Check returns an error for each sandbox whose stages are an illegal combination.
+func Check(m *Manager) error {
+	var errs []error
+	for _, s := range m.all() {
+		s.mu.Lock()
+		errs = append(errs, s.check())
+		s.mu.Unlock()
+	}
+	return errors.Join(errs...)
 }

@@ -35,7 +35,7 @@ func (m *Manager) unreadableSandbox(id, dir string, err error) *live {
 	}
 	return &live{
 		id: id, tenant: info.Tenant, name: info.Name, profile: info.Profile, dir: dir, info: info, wake: m.poke, digest: known.KeyDigest,
-		ended: make(chan struct{}), announced: true, recorded: true, unreadable: true, unreached: true,
+		ended: make(chan struct{}), making: makingUnreadable, unreached: true,
 		lease: newLease(info.CreatedAt, info.Limits, now()),
 	}
 }
@@ -98,7 +98,7 @@ func (m *Manager) endUnreached(ctx context.Context, s *live) error {
 // read, so that it is not known which.
 func (m *Manager) dropHolds(s *live) error {
 	s.mu.Lock()
-	needed := s.unreadable
+	needed := s.making == makingUnreadable
 	s.mu.Unlock()
 	if !needed || m.opts.Workspaces == nil {
 		return nil

@@ -150,7 +150,16 @@ func (w *fixture) newManager(ephemeral bool) *sandbox.Manager {
 			w.events = append(w.events, e)
 		},
 	})
-	sandbox.SetTrap(m, w.trap)
+	trap := w.trap
+	sandbox.SetTrap(m, func(ctx context.Context, point string) error {
+		if err := sandbox.Check(m); err != nil {
+			w.t.Errorf("%s: %v", point, err)
+		}
+		if trap == nil {
+			return nil
+		}
+		return trap(ctx, point)
+	})
 	sandbox.SetPace(m, 5*time.Millisecond, 50*time.Millisecond, 3)
 	return m
 }

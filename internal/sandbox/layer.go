@@ -132,7 +132,7 @@ func (s *live) mayOpenLayer() error {
 	defer s.mu.Unlock()
 	info := s.info
 	switch {
-	case s.gone || s.removing:
+	case s.sealed || s.teardown.removing():
 		return policy.NoSandbox(info.Name)
 	case !info.Workspace.Layered:
 		return nil // openLayer says so

@@ -26,6 +26,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -131,8 +132,8 @@ type Manager struct {
 	closer workspace.Closer
 	// gate lets sandboxes be made, so many at a time.
 	gate *gate
-	// tombstones are those that are no more, and claims the keys of those that are.
-	tombstones *tombstones
+	// tombstones are of the sandboxes that were removed, and claims the keys of those that exist.
+	tombstones *tombstone.Store
 	claims     claims
 	// maxLiving and maxEnded bound the processes of one sandbox; tests make them
 	// small.
@@ -191,25 +192,15 @@ type live struct {
 	lease       lease
 	// holders counts the connections that hold a transient sandbox.
 	holders int
-	// reaped: the reaper has seen to it that it ends, or goes.
-	reaped bool
-	// removing: a removal has begun, and goes on until it is done.
-	removing bool
+	// making is how far it is on record, and teardown how far its removal is.
+	making   making
+	teardown teardown
+	// sealed is set by tests only: a daemon that was killed writes nothing.
+	sealed bool
 	// removal is why, as it was first said; nil is not known.
 	removal *removal
-	// gone: its directory is being removed, and nothing is written there any more.
-	gone bool
-	// recorded: its record has been written.
-	recorded bool
-	// unreadable: what is on record cannot be read, and is kept as it is until the sandbox
-	// is removed.
-	unreadable bool
 	// unreached: it may run, and this daemon does not have its instance.
 	unreached bool
-	// removed: nothing is left of it.
-	removed bool
-	// announced: an event has told of it.
-	announced bool
 	// condemned is why the daemon has killed its instance; empty when it has not.
 	condemned string
 	// excess is by how much its workspace was over its bound; nil is that it was not.
@@ -223,11 +214,9 @@ type live struct {
 	retrying *retrying
 	// detached: it has given up its named workspace.
 	detached bool
-	// stopMaking ends its creation, made is closed when that has ended, and forestalled
-	// says that it must not succeed any more.
-	stopMaking  context.CancelCauseFunc
-	made        chan struct{}
-	forestalled bool
+	// stopMaking ends its creation, and made is closed when that has ended.
+	stopMaking context.CancelCauseFunc
+	made       chan struct{}
 	// digest is the digest of the request that its idempotency key belongs to.
 	digest string
 	// unsettled: a pause or a resume is under way.
@@ -294,7 +283,7 @@ func New(opts Options) *Manager {
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
 		spaceWake: make(chan struct{}, 1), spaceWalks: make(chan struct{}, maxSpaceWalks),
-		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), gate: newGate(opts.Admission), tombstones: newTombstones(opts),
+		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), gate: newGate(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}
@@ -350,7 +339,7 @@ func (m *Manager) find(caller policy.Caller, verb policy.Verb, ref string) (*liv
 	}
 	m.mu.Unlock()
 	if s == nil {
-		return nil, m.tombstones.missing(caller, ref)
+		return nil, m.tombstones.Missing(caller, ref)
 	}
 	if err := policy.Authorize(caller, verb, ref, s.tenant, s.profile); err != nil {
 		return nil, err
@@ -448,6 +437,26 @@ func (m *Manager) Count(tenant string) (own, all int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.count(tenant)
+}
+
+// Placed is a state on an engine.
+type Placed struct {
+	State  api.State
+	Engine string
+}
+
+// Tally counts the sandboxes on record by their state and engine, and by the name of
+// their endpoint the requests that go on.
+func (m *Manager) Tally() (states map[Placed]int, active map[string]int64) {
+	states, active = map[Placed]int{}, map[string]int64{}
+	for _, s := range m.all() {
+		info := s.snapshot()
+		states[Placed{info.State, info.Engine}]++
+		for _, e := range s.endpoints.open() {
+			active[e.name] += e.Status().Counters.Active
+		}
+	}
+	return states, active
 }
 
 // hasEnded reports whether nothing of a sandbox runs any more.

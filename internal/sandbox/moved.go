@@ -3,9 +3,10 @@ package sandbox
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 )
 
 // AdoptMoved moves the sandboxes of one owner's directory to another owner's, after a home
@@ -28,11 +29,7 @@ func AdoptMoved(from, to string) error {
 			errs = append(errs, fmt.Errorf("take over sandbox %s: %w", id, err))
 		}
 	}
-	if _, err := os.Lstat(filepath.Join(to, tombstoneFile)); errors.Is(err, fs.ErrNotExist) {
-		if err := os.Rename(filepath.Join(from, tombstoneFile), filepath.Join(to, tombstoneFile)); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
+	errs = append(errs, tombstone.Move(from, to))
 	return errors.Join(errs...)
 }
 

@@ -61,7 +61,7 @@ func (m *Manager) Extend(caller policy.Caller, ref string, permit policy.ExtendP
 	defer m.poke()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.leased() || s.reaped || s.removing {
+	if !s.leased() || s.teardown != teardownNone {
 		return api.Sandbox{}, notRunning(s.info)
 	}
 	total, adjusted, err := permit.Total(now().Sub(s.lease.began))
@@ -174,7 +174,7 @@ func (m *Manager) reapDue() (next time.Time) {
 	for _, s := range m.all() {
 		s.mu.Lock()
 		switch {
-		case s.reaped || s.removing || s.unreadable:
+		case s.teardown != teardownNone || s.making == makingUnreadable:
 		case s.info.State == api.StateRunning || s.info.State == api.StatePaused:
 			if at, ok := m.reapLease(s); ok {
 				sooner(at)
@@ -185,7 +185,7 @@ func (m *Manager) reapDue() (next time.Time) {
 			if at := s.info.StoppedAt.Add(s.lease.idle); now().Before(at) {
 				sooner(at)
 			} else {
-				s.reaped = true
+				s.teardown.step(teardownDue)
 				m.removeLater(s, why{cause: api.EndedLease, text: "it is transient and has ended"})
 			}
 		default:
@@ -199,7 +199,7 @@ func (m *Manager) reapDue() (next time.Time) {
 			}
 		}
 	}
-	if at := m.tombstones.tidy(now()); !at.IsZero() {
+	if at := m.tombstones.Expire(now()); !at.IsZero() {
 		sooner(at)
 	}
 	gone, at := retire(m.opts.Retention, ended, now())
@@ -219,7 +219,7 @@ func (m *Manager) reapLease(s *live) (next time.Time, ok bool) {
 	end, ok := s.lease.end(t)
 	switch {
 	case ok && !t.Before(end.at):
-		s.reaped = true
+		s.teardown.step(teardownDue)
 		m.log.Info("lease is over", "sandbox", s.id, "reason", end.reason)
 		m.background(func() { m.expire(s, why{cause: end.cause, text: end.reason}) })
 		return time.Time{}, false
@@ -247,7 +247,7 @@ func (m *Manager) expire(s *live, w why) {
 		m.log.Error("end a sandbox whose lease is over", "sandbox", s.id, "error", err)
 	}
 	s.mu.Lock()
-	s.reaped = false // from here on it is one of the ended
+	s.teardown.step(teardownNone) // from here on it is one of the ended
 	s.mu.Unlock()
 	m.poke()
 }
@@ -256,7 +256,7 @@ func (m *Manager) expire(s *live, w why) {
 func (m *Manager) forgetEnded(gone []endedAt[*live]) {
 	for _, g := range gone {
 		g.s.mu.Lock()
-		g.s.reaped = true
+		g.s.teardown.step(teardownDue)
 		g.s.mu.Unlock()
 	}
 	m.background(func() {

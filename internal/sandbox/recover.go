@@ -34,7 +34,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 			}
 		}
 	})
-	if err := m.tombstones.load(); err != nil {
+	if err := m.tombstones.Load(); err != nil {
 		m.log.Error("read which sandboxes are no more", "error", err)
 	}
 	found := finds{keep: map[string][]string{}}
@@ -149,7 +149,10 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 	s := &live{
 		id: id, tenant: r.Info.Tenant, name: r.Info.Name, profile: r.Info.Profile, dir: dir, info: r.Info, wake: m.poke,
 		token: r.AgentToken, image: r.Image, engineState: r.EngineState, ended: make(chan struct{}),
-		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removing: r.Removing, removal: r.Removal, unsettled: r.Unsettled, announced: true, recorded: true, endReason: r.Info.Reason,
+		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removal: r.Removal, unsettled: r.Unsettled, making: makingAnnounced, endReason: r.Info.Reason,
+	}
+	if r.Removing {
+		s.teardown.step(teardownRemoving)
 	}
 	s.recall(r)
 	s.info.Teardown, s.digest = nil, r.KeyDigest
@@ -227,7 +230,7 @@ func (m *Manager) markDead(s *live) {
 	}
 	t, leased := s.lease.end(now())
 	switch {
-	case s.removing:
+	case s.teardown.removing():
 		// resolve goes on with it.
 	case s.info.State == api.StateStopping || s.info.State == api.StateFailed:
 		s.info.State, s.info.Reason = api.StateStopping, s.endReason
@@ -253,8 +256,11 @@ func (m *Manager) markDead(s *live) {
 func (m *Manager) resolve(s *live) {
 	s.mu.Lock()
 	state, cause, alive := s.info.State, s.info.TerminalReason, s.inst != nil
-	removing := s.removing || s.info.Transient && (s.info.Limits.IdleMS == 0 || !alive)
+	removing := s.teardown.removing() || s.info.Transient && (s.info.Limits.IdleMS == 0 || !alive)
 	unsettled := s.unsettled
+	if err := s.check(); err != nil {
+		m.log.Error("a sandbox was recovered in an illegal combination of states", "sandbox", s.id, "error", err)
+	}
 	because := why{cause: api.EndedLease, text: "what held it went with the daemon"}
 	if s.removal != nil {
 		because = s.removal.why()

@@ -75,7 +75,7 @@ type retrying struct {
 // holds s.ops.
 func (m *Manager) attempt(ctx context.Context, s *live) error {
 	s.mu.Lock()
-	done := s.removed || s.info.State == api.StateStopped
+	done := s.teardown == teardownRemoved || s.info.State == api.StateStopped
 	s.mu.Unlock()
 	if done {
 		return nil
@@ -97,7 +97,7 @@ func (m *Manager) ended(ctx context.Context, s *live) error {
 	if s.info.StoppedAt == nil {
 		m.markStopped(s)
 	}
-	removing := s.removing
+	removing := s.teardown.removing()
 	if !removing {
 		s.attempts, s.info.Teardown = 0, nil
 	}
@@ -116,9 +116,9 @@ func (m *Manager) ended(ctx context.Context, s *live) error {
 	m.claims.drop(s.tenant, s.last().IdempotencyKey, s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.removed = true
+	s.teardown.step(teardownRemoved)
 	s.info.Teardown = &api.Teardown{Attempts: s.attempts, Resources: left}
-	if s.announced {
+	if s.making.announced() {
 		m.tell(s, api.EventRemoved, s.toldReason())
 	}
 	return nil
@@ -158,7 +158,7 @@ func (m *Manager) awaitEnd(ctx context.Context, s *live, err error, begun time.T
 // notEnded is the error for a teardown that failed and goes on in the background.
 func (s *live) notEnded(err error) error {
 	s.mu.Lock()
-	removing := s.removing
+	removing := s.teardown.removing()
 	reason := s.info.TerminalReason
 	s.mu.Unlock()
 	what := "ended"

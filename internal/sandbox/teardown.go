@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 )
 
 const (
@@ -140,12 +141,12 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	to := api.StateStopping
-	if s.removing {
+	if s.teardown.removing() {
 		to = api.StateDeleting
 	}
 	s.endsFor(w)
 	switch state := s.info.State; {
-	case s.removed, state.Over() && !s.removing:
+	case s.teardown == teardownRemoved, state.Over() && !s.teardown.removing():
 		return false, nil
 	case state.Over():
 		s.endReason = w.text // its own reason stays on record
@@ -166,7 +167,7 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	// On record before anything ends: a daemon that dies now has a successor
 	// that finishes this.
 	m.saveUnlessRemoving(s)
-	if s.announced {
+	if s.making.announced() {
 		m.tell(s, api.EventStopping, w.text)
 	}
 	return true, nil
@@ -184,7 +185,7 @@ func (s *live) last() api.Sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info := s.look()
-	if s.removed {
+	if s.teardown == teardownRemoved {
 		info.State = api.StateDeleted
 	}
 	return info
@@ -194,12 +195,12 @@ func (s *live) last() api.Sandbox {
 func (m *Manager) markStopped(s *live) {
 	stopped := now()
 	s.info.StoppedAt = &stopped
-	if !s.removing {
+	if !s.teardown.removing() {
 		_ = s.move(api.StateStopped, s.endReason)
 		s.info.Teardown = nil
 		m.saveUnlessRemoving(s)
 	}
-	if s.announced {
+	if s.making.announced() {
 		m.tell(s, api.EventStopped, s.toldReason())
 	}
 	m.poke()
@@ -221,7 +222,7 @@ func (s *live) toldReason() string {
 // saveUnlessRemoving writes the record, unless that says already that the
 // sandbox goes. The caller holds s.mu.
 func (m *Manager) saveUnlessRemoving(s *live) {
-	if s.removing {
+	if s.teardown.removing() {
 		return
 	}
 	if err := s.save(); err != nil {
@@ -233,7 +234,7 @@ func (m *Manager) saveUnlessRemoving(s *live) {
 func (s *live) isRemoving() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.removing
+	return s.teardown.removing()
 }
 
 // release ends the instance and all that belongs to it, and keeps the
@@ -301,7 +302,7 @@ func (m *Manager) clean(ctx context.Context, s *live) {
 func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) (api.Sandbox, error) {
 	s, err := m.find(caller, policy.VerbRemove, ref)
 	if err != nil {
-		if sb, ok := m.tombstones.of(caller, ref); ok {
+		if sb, ok := m.tombstones.Sandbox(caller, ref); ok {
 			return sb, nil
 		}
 		return api.Sandbox{}, err
@@ -315,7 +316,7 @@ func (m *Manager) Removed(caller policy.Caller, id string) (api.Sandbox, bool) {
 	if m.listed(id) {
 		return api.Sandbox{}, false
 	}
-	return m.tombstones.of(caller, id)
+	return m.tombstones.Sandbox(caller, id)
 }
 
 // listed reports whether there is a sandbox with this id. One that is being removed has
@@ -355,7 +356,7 @@ func (m *Manager) remove(ctx context.Context, s *live, w why) (api.Sandbox, erro
 		return s.last(), err
 	}
 	s.mu.Lock()
-	if s.removed {
+	if s.teardown == teardownRemoved {
 		s.mu.Unlock()
 		return s.last(), nil
 	}
@@ -363,7 +364,7 @@ func (m *Manager) remove(ctx context.Context, s *live, w why) (api.Sandbox, erro
 		s.removal = &removal{w.cause, w.text, w.by}
 	}
 	s.endsFor(w)
-	s.removing = true
+	s.teardown.step(teardownRemoving)
 	// On record first: who finds this record finishes the removal, and says why.
 	if err := s.save(); err != nil {
 		m.log.Error("save the intention to remove", "sandbox", s.id, "error", err)
@@ -386,7 +387,7 @@ func (s *live) forestall(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	s.forestalled = true
+	s.making.step(makingCanceled)
 	stop, made := s.stopMaking, s.made
 	s.mu.Unlock()
 	stop(errForestalled)
@@ -419,12 +420,12 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 	}
 	// Nothing is written any more, so that nothing appears in what is being removed.
 	s.mu.Lock()
-	s.gone = true
+	s.teardown.step(teardownErasing)
 	s.mu.Unlock()
 	// Its tombstone is there before its record goes, so that at every moment one of them
 	// says what became of its key.
 	if s.isAnnounced() {
-		if err := m.tombstones.bury(s.tombstone()); err != nil {
+		if err := m.tombstones.Add(s.tombstone()); err != nil {
 			m.log.Error("a restart will forget that a sandbox was removed", "sandbox", s.id, "error", err)
 		}
 	}
@@ -433,4 +434,24 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 		err = m.at(ctx, "after erase")
 	}
 	return leaves(api.ResourceDisk, err)
+}
+
+// tombstoneDir is where the store of tombstones has its file; empty is nowhere.
+func tombstoneDir(o Options) string {
+	if o.Ephemeral {
+		return ""
+	}
+	return o.Dir
+}
+
+// tombstone returns what stays known of a sandbox that is being removed.
+func (s *live) tombstone() *tombstone.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.info
+	return &tombstone.Record{At: now(), Digest: s.digest, Sandbox: api.Sandbox{
+		ID: i.ID, Name: i.Name, State: api.StateDeleted, Reason: i.Reason, TerminalReason: i.TerminalReason, EndedBy: i.EndedBy, IdempotencyKey: i.IdempotencyKey,
+		Tenant: i.Tenant, Profile: i.Profile, Image: i.Image, Engine: i.Engine, Tier: i.Tier, Network: i.Network, Cwd: i.Cwd, Workspace: api.Workspace{Path: i.Workspace.Path},
+		QueueMS: i.QueueMS, StartMS: i.StartMS, CreatedAt: i.CreatedAt, StoppedAt: i.StoppedAt,
+	}}
 }

@@ -114,7 +114,7 @@ func (m *Manager) detachWorkspace(s *live, removed bool) error {
 func (s *live) isAnnounced() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.announced
+	return s.making.announced()
 }
 
 // sweepWorkspaces ends what sandboxes of an earlier daemon had that have ended.

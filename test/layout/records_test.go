@@ -23,6 +23,7 @@ var renames = map[string]string{
 	"internal/workspace/layercommit_linux.go": "files of a commit, which its mark covers",
 	"internal/sandbox/moved.go":               "directories of a home that was moved, again after a crash",
 	"internal/sandbox/record.go":              "directories that go, and the description, whose name a reader mends",
+	"internal/sandbox/tombstone/":             "the list of removed sandboxes of a home that was moved, again after a crash",
 	"internal/sandbox/process.go":             "the directory of a process that goes",
 	"internal/snapshot/":                      "whole snapshots, whose directory is synced",
 	"internal/job/store.go":                   "a job that begins, whose directory is synced",

@@ -26,7 +26,7 @@ var largePackages = map[string]size{
 	"internal/agent/guest": {files: 66, lines: 14000},
 	"internal/core":        {files: 44},
 	"internal/httpapi":     {files: 49},
-	"internal/sandbox":     {files: 60, lines: 13500},
+	"internal/sandbox":     {files: 59, lines: 13000},
 	"internal/workspace":   {files: 36},
 }
 

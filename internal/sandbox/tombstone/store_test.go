@@ -1,4 +1,4 @@
-package sandbox
+package tombstone
 
 import (
 	"bytes"
@@ -14,8 +14,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-func tombstoneOf(id, key string) *tombstone {
-	return &tombstone{At: now(), Sandbox: api.Sandbox{
+func recordOf(id, key string) *Record {
+	return &Record{At: now(), Sandbox: api.Sandbox{
 		ID: id, Name: id, Tenant: policy.LocalTenant, IdempotencyKey: key, State: api.StateDeleted, TerminalReason: api.EndedIdle,
 	}}
 }
@@ -25,16 +25,16 @@ func tombstoneOf(id, key string) *tombstone {
 func TestTombstonesLastADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		g := newTombstones(Options{Dir: dir})
+		g := New(dir)
 		for i := range 3 {
-			if err := g.bury(tombstoneOf(fmt.Sprintf("sb-%d", i), fmt.Sprintf("k-%d", i))); err != nil {
+			if err := g.Add(recordOf(fmt.Sprintf("sb-%d", i), fmt.Sprintf("k-%d", i))); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := g.bury(tombstoneOf("", "never")); err != nil {
+		if err := g.Add(recordOf("", "never")); err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join(dir, tombstoneFile)
+		path := filepath.Join(dir, fileName)
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -44,36 +44,36 @@ func TestTombstonesLastADay(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(23 * time.Hour)
-		second := newTombstones(Options{Dir: dir})
-		if err := second.load(); err != nil {
+		second := New(dir)
+		if err := second.Load(); err != nil {
 			t.Fatal(err)
 		}
-		if err := second.bury(tombstoneOf("sb-9", "k-9")); err != nil { // behind the torn line
+		if err := second.Add(recordOf("sb-9", "k-9")); err != nil { // behind the torn line
 			t.Fatal(err)
 		}
-		third := newTombstones(Options{Dir: dir})
-		if err := third.load(); err != nil {
+		third := New(dir)
+		if err := third.Load(); err != nil {
 			t.Fatal(err)
 		}
 		for _, key := range []string{"k-0", "k-2", "never", "k-9"} {
-			if third.keyOf(policy.LocalTenant, key) == nil {
+			if third.Key(policy.LocalTenant, key) == nil {
 				t.Errorf("key %s is forgotten after a restart", key)
 			}
 		}
-		if sb, ok := third.of(anyone, "sb-1"); !ok || sb.TerminalReason != api.EndedIdle {
+		if sb, ok := third.Sandbox(policy.InProcessCaller(1), "sb-1"); !ok || sb.TerminalReason != api.EndedIdle {
 			t.Errorf("sb-1: %+v", sb)
 		}
-		if _, ok := third.of(policy.TCPCaller(), "sb-1"); ok {
+		if _, ok := third.Sandbox(policy.TCPCaller(), "sb-1"); ok {
 			t.Error("another tenant is told of it")
 		}
-		if third.keyOf("other", "k-0") != nil {
+		if third.Key("other", "k-0") != nil {
 			t.Error("a key is another tenant's too")
 		}
 		time.Sleep(time.Hour)
-		if third.keyOf(policy.LocalTenant, "k-0") != nil || third.keyOf(policy.LocalTenant, "k-9") == nil {
+		if third.Key(policy.LocalTenant, "k-0") != nil || third.Key(policy.LocalTenant, "k-9") == nil {
 			t.Error("a key is free after a day, and not before")
 		}
-		if next := third.tidy(now()); next.IsZero() || third.known() != 1 {
+		if next := third.Expire(now()); next.IsZero() || third.known() != 1 {
 			t.Errorf("known after a day: %d, next %s", third.known(), next)
 		}
 	})
@@ -82,22 +82,22 @@ func TestTombstonesLastADay(t *testing.T) {
 // The file does not grow without end, and neither does what is known of one tenant.
 func TestTombstonesAreBounded(t *testing.T) {
 	dir := t.TempDir()
-	g := newTombstones(Options{Dir: dir})
-	for i := range maxTombstones + 10 {
-		g.add(tombstoneOf(fmt.Sprintf("sb-%d", i), ""))
+	g := New(dir)
+	for i := range maxRecords + 10 {
+		g.insert(recordOf(fmt.Sprintf("sb-%d", i), ""))
 	}
-	if n := g.known(); n != maxTombstones || len(g.byID) != maxTombstones {
+	if n := g.known(); n != maxRecords || len(g.byID) != maxRecords {
 		t.Errorf("%d are known", n)
 	}
-	if _, ok := g.of(anyone, "sb-9"); ok {
+	if _, ok := g.Sandbox(policy.InProcessCaller(1), "sb-9"); ok {
 		t.Error("the oldest is still known")
 	}
-	g = newTombstones(Options{Dir: dir})
-	g.lines = 3*spareTombstones + 1
-	if err := g.bury(tombstoneOf("sb-1", "k")); err != nil {
+	g = New(dir)
+	g.lines = 3*spareLines + 1
+	if err := g.Add(recordOf("sb-1", "k")); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(filepath.Join(dir, tombstoneFile))
+	data, err := os.ReadFile(filepath.Join(dir, fileName))
 	if err != nil || bytes.Count(data, []byte("\n")) != 1 || !strings.Contains(string(data), `"sb-1"`) {
 		t.Errorf("the file after a rewrite: %q, %v", data, err)
 	}
@@ -106,10 +106,10 @@ func TestTombstonesAreBounded(t *testing.T) {
 // Whatever is in the file, reading it ends, and what is whole is found.
 func FuzzTombstones(f *testing.F) {
 	f.Add([]byte("{}\n\n{\"At\":1}\n"))
-	f.Add([]byte(strings.Repeat("x", maxTombstoneLine+7) + "\n"))
+	f.Add([]byte(strings.Repeat("x", maxLine+7) + "\n"))
 	f.Add([]byte("{\"At\":\"2030-01-01T00:00:00Z\",\"Sandbox\":{\"id\":\"a\"}}"))
 	f.Fuzz(func(t *testing.T, junk []byte) {
-		g := newTombstones(Options{Ephemeral: true})
+		g := New("")
 		whole := fmt.Appendf(bytes.Clone(junk), "\n{\"At\":%q,\"Sandbox\":{\"id\":\"sb-whole\"}}\n", time.Now().Format(time.RFC3339))
 		g.read(bytes.NewReader(whole))
 		if g.byID["sb-whole"] == nil {

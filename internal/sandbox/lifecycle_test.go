@@ -1,0 +1,123 @@
+package sandbox
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloche-dev/cloche/api"
+)
+
+var (
+	allMaking   = []making{makingUnrecorded, makingCanceled, makingRecorded, makingAnnounced, makingUnreadable}
+	allTeardown = []teardown{teardownNone, teardownDue, teardownRemoving, teardownErasing, teardownRemoved}
+)
+
+// machine is one of the two machines, by the names of its stages.
+type machine struct {
+	table string
+	step  func(from, to int) (got int, ok bool)
+}
+
+// Both machines, as pictures: a row may go to the columns marked x, and stays where it is
+// otherwise.
+func TestLifecycleSteps(t *testing.T) {
+	for name, c := range map[string]machine{
+		"making": {`
+	            unrecorded canceled recorded announced unreadable
+	unrecorded       .        x        x         .         .
+	canceled         .        .        x         .         .
+	recorded         .        .        .         x         .
+	announced        .        .        .         .         .
+	unreadable       .        .        .         .         .`,
+			func(from, to int) (int, bool) {
+				m := allMaking[from]
+				ok := m.step(allMaking[to])
+				return slices.Index(allMaking, m), ok
+			}},
+		"teardown": {`
+	         none due removing erasing removed
+	none       .   x      x       .       .
+	due        x   .      x       .       .
+	removing   .   .      .       x       .
+	erasing    .   .      .       .       x
+	removed    .   .      .       .       .`,
+			func(from, to int) (int, bool) {
+				s := allTeardown[from]
+				ok := s.step(allTeardown[to])
+				return slices.Index(allTeardown, s), ok
+			}},
+	} {
+		rows := strings.Split(strings.TrimSpace(c.table), "\n")[1:]
+		if len(rows) != 5 {
+			t.Fatalf("%s has %d rows", name, len(rows))
+		}
+		for from, row := range rows {
+			for to, mark := range strings.Fields(row)[1:] {
+				want := from
+				if mark == "x" {
+					want = to
+				}
+				if got, ok := c.step(from, to); ok != (mark == "x") || got != want {
+					t.Errorf("%s: from stage %d to %d: %v, and it is at %d", name, from, to, ok, got)
+				}
+			}
+		}
+	}
+	if len(makingSteps) != len(allMaking) || len(teardownSteps) != len(allTeardown) {
+		t.Error("a stage is missing")
+	}
+}
+
+// What each stage means for those that read it.
+func TestLifecycleStages(t *testing.T) {
+	for m, want := range map[making][2]bool{
+		makingUnrecorded: {false, false}, makingCanceled: {false, false}, makingRecorded: {true, false},
+		makingAnnounced: {true, true}, makingUnreadable: {true, true},
+	} {
+		if got := [2]bool{m.recorded(), m.announced()}; got != want {
+			t.Errorf("making %d: recorded, announced are %v", m, got)
+		}
+	}
+	for s, want := range map[teardown][2]bool{
+		teardownNone: {false, false}, teardownDue: {false, false}, teardownRemoving: {true, false},
+		teardownErasing: {true, true}, teardownRemoved: {true, true},
+	} {
+		if got := [2]bool{s.removing(), s.erasing()}; got != want {
+			t.Errorf("teardown %d: removing, erasing are %v", s, got)
+		}
+	}
+}
+
+// Every combination of a State with both machines is legal or not, as this picture says: the
+// letters are the stages in their order, lower case for making, upper case for teardown (G is removed).
+func TestLegalCombinations(t *testing.T) {
+	const making, teardown = "ucrax", "NDREG"
+	want := map[api.State][2]string{
+		api.StateCreating: {"uc", "N"},
+		api.StateRunning:  {"ura", "NDR"},
+		api.StatePaused:   {"ura", "NDR"},
+		api.StateStopping: {"urax", "NDREG"},
+		api.StateStopped:  {"urax", "NDR"},
+		api.StateLost:     {"a", "NDREG"},
+		api.StateFailed:   {"ax", "NR"},
+		api.StateDeleting: {"ucrax", "REG"},
+	}
+	if len(want) != len(allStates) || len(combinations) != len(allStates) {
+		t.Fatal("a state is missing")
+	}
+	for _, state := range allStates {
+		for i, m := range allMaking {
+			for j, s := range allTeardown {
+				ok := strings.Contains(want[state][0], making[i:i+1]) && strings.Contains(want[state][1], teardown[j:j+1])
+				l := &live{info: api.Sandbox{State: state}, making: m, teardown: s}
+				if err := l.check(); (err == nil) != ok {
+					t.Errorf("%s with stage %d of making and %d of teardown: %v", state, m, s, err)
+				}
+			}
+		}
+	}
+	if legal("unknown", makingAnnounced, teardownNone) {
+		t.Error("an unknown state is legal")
+	}
+}
