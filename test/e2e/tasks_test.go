@@ -24,11 +24,12 @@ const taskDir = "docs/tasks"
 // reason for a skip, or "".
 var taskNeeds = map[string]func() string{
 	"agent-on-repository.md":                        needsProgram("git"),
-	"agent-on-repository.md#In a layered workspace": needsRoot,
+	"agent-on-repository.md#In a layered workspace": func() string { return needsRoot("it mounts an overlay") },
 	"browser.md":                   needsProgram("/usr/lib/chromium/chromium"),
 	"data-analysis.md":             needsWheels,
 	"dev-box.md":                   needsProgram("git"),
 	"npm-tests.md":                 needsProgram("npm"),
+	"parallel.md#Choose limits":    func() string { return needsRoot("memory limits need a cgroup") },
 	"parallel.md#From Python":      needsHTTPX,
 	"private-registry.md#Images":   needsProgram(staticBusybox),
 	"private-registry.md#Packages": needsProgram("pip3"),
@@ -46,9 +47,9 @@ func needsProgram(name string) func() string {
 	}
 }
 
-func needsRoot() string {
+func needsRoot(why string) string {
 	if os.Geteuid() != 0 {
-		return "needs root: it mounts an overlay"
+		return "needs root: " + why
 	}
 	return ""
 }
@@ -97,6 +98,23 @@ func TestTasks(t *testing.T) {
 		if err != nil || section != "" && !bytes.Contains(text, []byte("\n## "+section+"\n")) {
 			t.Errorf("there is no %s", key)
 		}
+	}
+}
+
+// TestTasksAsUser runs the pages again as a normal user.
+func TestTasksAsUser(t *testing.T) {
+	u := newUserTests(t)
+	if err := os.CopyFS(filepath.Join(u.dir, taskDir), os.DirFS(taskDir)); err != nil {
+		t.Fatal(err)
+	}
+	u.give(t)
+	pages, err := filepath.Glob(taskDir + "/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		name := strings.TrimSuffix(filepath.Base(page), ".md")
+		t.Run(name, func(t *testing.T) { u.run(t, "^TestTasks$/^"+name+"$") })
 	}
 }
 
