@@ -183,9 +183,12 @@ func (in *scriptInternet) greet(ln net.Listener) {
 	}
 }
 
-// internetCert makes an authority, whose certificate goes to a file, and has it sign
-// one for all names.
-func internetCert(caFile string) (tls.Certificate, error) {
+// internetCert is certFor the hosts of a script.
+func internetCert(caFile string) (tls.Certificate, error) { return certFor(caFile, internetNames) }
+
+// certFor makes an authority, whose certificate goes to a file, and has it sign one for all
+// names.
+func certFor(caFile string, names []string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
@@ -202,7 +205,7 @@ func internetCert(caFile string) (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "web.example"}, DNSNames: internetNames,
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
 		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	signed, err := x509.CreateCertificate(rand.Reader, leaf, ca, &key.PublicKey, key)
