@@ -93,6 +93,7 @@ type Machine struct {
 	faults    Faults
 	instances map[string]*instance // by owner and id
 	created   []engine.Plan
+	terms     *engine.Terms
 }
 
 // NewMachine makes a machine that runs program as the agent, or this executable
@@ -106,6 +107,14 @@ func (m *Machine) SetFaults(f Faults) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.faults = f
+}
+
+// SetTerms makes the engines that Engine returns from now on an engine.Host with these terms. The
+// agent is never confined, because it is a process of this machine.
+func (m *Machine) SetTerms(t engine.Terms) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.terms = &t
 }
 
 // maxPlans is how many plans a Machine remembers.
@@ -189,9 +198,24 @@ func (m *Machine) current() Faults {
 }
 
 // Engine makes an engine on the machine.
-func (m *Machine) Engine() engine.Engine { return &fakeEngine{m} }
+func (m *Machine) Engine() engine.Engine {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.terms != nil {
+		return &hostEngine{fakeEngine{m}, *m.terms}
+	}
+	return &fakeEngine{m}
+}
 
 type fakeEngine struct{ m *Machine }
+
+type hostEngine struct {
+	fakeEngine
+	terms engine.Terms
+}
+
+// Terms implements engine.Host.
+func (e *hostEngine) Terms() engine.Terms { return e.terms }
 
 // Name implements engine.Engine.
 func (e *fakeEngine) Name() string { return Name }

@@ -166,6 +166,7 @@ func (i *instance) start(p engine.Plan, port int) (ready *os.File, err error) {
 	}
 	// All sandboxes share this machine's ports, cgroups and users.
 	c.Port, c.NoCgroup, c.KernelGuardsInit, c.PidsMax, c.Hostname = port, true, true, 0, ""
+	c.Confine, c.OwnThreads = false, false
 	config, err := c.Marshal()
 	if err != nil {
 		return nil, err

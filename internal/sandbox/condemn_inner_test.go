@@ -1,0 +1,121 @@
+//go:build linux
+
+package sandbox
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+// A connection has as many processes as an agent takes calls on each, and a slot that is
+// given back is given away again, once.
+func TestProcessesOnOneConnection(t *testing.T) {
+	l := &links{token: []byte("token")}
+	var free []func()
+	first, _ := l.take()
+	for range maxPerLink - 1 {
+		conn, f := l.take()
+		if conn != first {
+			t.Fatalf("after %d processes there is another connection", len(free)+1)
+		}
+		free = append(free, f)
+	}
+	second, done := l.take()
+	if second == first || len(l.conns) != 2 || string(second.token) != "token" {
+		t.Errorf("process %d is on the same connection, of %d", maxPerLink+1, len(l.conns))
+	}
+	done()
+	done()
+	if l.users[1] != 0 {
+		t.Errorf("the second connection has %d processes", l.users[1])
+	}
+	free[0]()
+	if conn, _ := l.take(); conn != first || l.users[0] != maxPerLink {
+		t.Errorf("the free slot was not taken: %d", l.users[0])
+	}
+	if conn, _ := l.take(); conn != second {
+		t.Error("there is a third connection beside an empty one")
+	}
+}
+
+// closing is an instance that notes that it was closed.
+type closing struct {
+	engine.Instance
+	closed int
+}
+
+func (c *closing) Close(context.Context) error { c.closed++; return nil }
+
+// A sandbox that has not kept a deadline is ended by its engine while it runs, or is
+// paused, and the reason is kept.
+func TestCondemnedSandbox(t *testing.T) {
+	for state, ends := range map[api.State]bool{
+		api.StateRunning: true, api.StatePaused: true, api.StateStopped: false, api.StateStopping: false, api.StateLost: false, api.StateCreating: false,
+	} {
+		inst := &closing{}
+		s := &live{id: "x", inst: inst, info: api.Sandbox{State: state}}
+		m := &Manager{ctx: t.Context(), log: slog.New(slog.DiscardHandler)}
+		m.condemn(s, "it was late", nil)
+		if (inst.closed == 1) != ends || (s.condemned == "it was late") != ends || inst.closed > 1 {
+			t.Errorf("%s: closed %d times, condemned for %q", state, inst.closed, s.condemned)
+		}
+		s = &live{id: "x", info: api.Sandbox{State: state}}
+		m.condemn(s, "it was late", nil)
+		if s.condemned != "" {
+			t.Errorf("%s without an instance: condemned for %q", state, s.condemned)
+		}
+	}
+}
+
+// What may still be written is the bound without what was counted and what the filesystem
+// has lost since.
+func TestRoomOfAWorkspace(t *testing.T) {
+	s := &space{used: workspace.Bounds{SizeBytes: 30, Inodes: 3}, before: workspace.Space{FreeBytes: 1000, FreeInodes: 100}}
+	for _, c := range []struct {
+		limit        workspace.Bounds
+		left         workspace.Space
+		bytes, files int64
+	}{
+		{workspace.Bounds{}, workspace.Space{}, spaceRate, spaceFiles},
+		{workspace.Bounds{SizeBytes: 100}, workspace.Space{FreeBytes: 990}, 60, spaceFiles},
+		{workspace.Bounds{SizeBytes: 40}, workspace.Space{FreeBytes: 990}, 0, spaceFiles},
+		{workspace.Bounds{Inodes: 10}, workspace.Space{FreeInodes: 95}, spaceRate, 2},
+		{workspace.Bounds{SizeBytes: 100, Inodes: 10}, workspace.Space{FreeBytes: 1100, FreeInodes: 50}, 170, -43},
+	} {
+		if bytes, files := s.room(c.limit, c.left); bytes != c.bytes || files != c.files {
+			t.Errorf("%+v with %+v left: %d bytes and %d files, want %d and %d", c.limit, c.left, bytes, files, c.bytes, c.files)
+		}
+	}
+	for what, c := range map[string]struct {
+		ws   api.Workspace
+		disk int64
+		want workspace.Bounds
+	}{
+		"watched":            {api.Workspace{Enforced: api.HeldByWatch, SizeBytes: 5, Inodes: 6}, 9, workspace.Bounds{SizeBytes: 5, Inodes: 6}},
+		"measured":           {api.Workspace{Enforced: api.HeldByMeasure, SizeBytes: 5, Inodes: 6}, 9, workspace.Bounds{SizeBytes: 9}},
+		"measured, larger":   {api.Workspace{Enforced: api.HeldByMeasure, SizeBytes: 50}, 9, workspace.Bounds{SizeBytes: 50}},
+		"measured, no bound": {api.Workspace{Enforced: api.HeldByMeasure, SizeBytes: 50}, 0, workspace.Bounds{}},
+	} {
+		if got := watchedBounds(api.Sandbox{Workspace: c.ws, Limits: api.Limits{DiskBytes: c.disk}}); got != c.want {
+			t.Errorf("%s: %+v, want %+v", what, got, c.want)
+		}
+	}
+	for what, c := range map[string]struct {
+		ws   api.Workspace
+		want bool
+	}{
+		"watched": {api.Workspace{Enforced: api.HeldByWatch}, true}, "measured": {api.Workspace{Enforced: api.HeldByMeasure}, true},
+		"by the kernel": {api.Workspace{Enforced: api.HeldByKernel}, false}, "named": {api.Workspace{Enforced: api.HeldByWatch, Name: "n"}, false},
+		"of the host": {api.Workspace{Enforced: api.HeldByWatch, Dir: "/d"}, false}, "volume": {api.Workspace{Enforced: api.HeldByWatch, Volume: true}, false},
+		"read-only": {api.Workspace{Enforced: api.HeldByWatch, ReadOnly: true}, false},
+	} {
+		if isWatched(c.ws) != c.want {
+			t.Errorf("%s is watched: %v", what, !c.want)
+		}
+	}
+}
