@@ -49,7 +49,7 @@ func checkName(d *decision) *api.Error {
 	}
 	if s.Name != "" {
 		if s.NameTemplate != "" {
-			return api.Invalid("name_template", "a name and a template for it are set together").WithHint("leave one of them out")
+			return api.Invalid("name_template", "name and name_template are both set").WithHint("remove one of them")
 		}
 		if !api.ValidName(s.Name) {
 			return api.Invalid("name", "name %s is not valid", rules.Quote(s.Name)).WithHint("%s", rules.NameHint())
@@ -73,8 +73,8 @@ func checkName(d *decision) *api.Error {
 
 // outsideScope refuses a sandbox other than the one that the forced template selects.
 func outsideScope(field, asked, name string) *api.Error {
-	return rules.Denied(ruleForcedName, field, "%s is not the sandbox of this request: the operator's template names it %s", rules.Quote(asked), rules.Quote(name)).
-		WithHint("name no sandbox, or that one; the identity of the request says which it is")
+	return rules.Denied(ruleForcedName, field, "%s is not the sandbox of this request: the operator's template selects %s", rules.Quote(asked), rules.Quote(name)).
+		WithHint("omit the sandbox, or name the selected one; the request's identity determines it")
 }
 
 // Target is the sandbox of an exec or a process start. Only DecideTarget returns one.
@@ -98,12 +98,12 @@ func DecideTarget(ref string, asked api.Naming, caller Caller, set rules.Rules) 
 	case t.forced:
 		asked.NameTemplate = ""
 	case byName && asked.NameTemplate != "":
-		return Target{}, api.Invalid("name_template", "the sandbox %s and a template for its name are given together", rules.Quote(ref)).
-			WithHint("leave the template out, or call the sandbox %q", api.RefByNaming)
+		return Target{}, api.Invalid("name_template", "sandbox %s and name_template are both set", rules.Quote(ref)).
+			WithHint("remove name_template, or set the sandbox to %q", api.RefByNaming)
 	case byName:
 		return t, nil
 	case asked.NameTemplate == "" && asked.Identity == nil:
-		return Target{}, api.Invalid("identity", "the sandbox is called %q, and nothing says for whom the request is", api.RefByNaming).
+		return Target{}, api.Invalid("identity", "the sandbox is %q, but the request has no identity", api.RefByNaming).
 			WithHint("set identity, or name_template, or name a sandbox")
 	}
 	name, err := nameOf(asked.NameTemplate, asked.Identity, set.Names)
@@ -140,14 +140,14 @@ func (t Target) Missing(err error) error {
 	return err
 }
 
-// RunNaming refuses a one-shot with two identities: spec names the new sandbox, and the program
-// runs in no other.
+// RunNaming refuses a run whose exec has an identity or template. The program runs in the sandbox
+// that spec creates.
 func RunNaming(req api.RunRequest) error {
 	if req.Exec.NameTemplate == "" && req.Exec.Identity == nil {
 		return nil
 	}
-	return api.Invalid("exec.identity", "the program of a run names a sandbox of its own").
-		WithHint("set identity and name_template in spec: the program runs in the sandbox that is made")
+	return api.Invalid("exec.identity", "exec sets its own identity or name_template").
+		WithHint("set identity and name_template in spec: the program runs in the new sandbox")
 }
 
 // nameOf returns the name that a template gives to an identity. An empty template is the
@@ -164,7 +164,7 @@ func nameOf(text string, id *api.Identity, rule rules.NameRule) (string, *api.Er
 	}
 	values := t.Values(id)
 	if shared(values) && !rule.AllowShared {
-		return "", rules.Denied(ruleSharedName, "identity", "the template %s names a sandbox for no particular user: the request has no identity", rules.Quote(text)).
+		return "", rules.Denied(ruleSharedName, "identity", "the template %s requires an identity, and the request has none", rules.Quote(text)).
 			WithHint("set %s in identity; the smallest rule that would allow it is `names: {allow_shared: true}`", strings.Join(t.Wants(), " or "))
 	}
 	return t.Name(values), nil
@@ -205,17 +205,17 @@ func checkIdentity(field string, id *api.Identity) *api.Error {
 }
 
 func variableHint() string {
-	return "use 1 to " + strconv.Itoa(rules.MaxVariableName) + " of letters, digits and '_', beginning with no digit"
+	return "use 1 to " + strconv.Itoa(rules.MaxVariableName) + " letters, digits and '_', not starting with a digit"
 }
 
-// shared reports whether a value is missing and none was given: all callers with an unknown
-// identity would get the same name.
+// shared reports whether a value is missing and no value was given. All callers without an identity
+// would get the same name.
 func shared(values []rules.NameValue) bool {
 	return slices.ContainsFunc(values, func(v rules.NameValue) bool { return v.Missing }) &&
 		!slices.ContainsFunc(values, func(v rules.NameValue) bool { return v.Given })
 }
 
-// shadowedNames warns of templates that distinguish callers less than expected.
+// shadowedNames warns of forced templates that don't separate callers as expected.
 func shadowedNames(r rules.Rules, report rules.Reporter) {
 	text, _ := r.Names.EffectiveTemplate()
 	t, err := rules.ParseTemplate("names.template", text)
@@ -224,7 +224,7 @@ func shadowedNames(r rules.Rules, report rules.Reporter) {
 	}
 	if len(t.Wants()) == 0 {
 		report(rules.Warning("names.template", "the forced template %s gives every sandbox of a tenant the same name", rules.Quote(text)).
-			WithHint("name a variable that tells who asks, such as {launcher_id}"))
+			WithHint("use a variable that identifies the caller, such as {launcher_id}"))
 	}
 	for _, v := range t.Wants() {
 		if !slices.Contains([]string{rules.VarLauncherType, rules.VarLauncherID, rules.VarSenderID, rules.VarQueryID}, v) {

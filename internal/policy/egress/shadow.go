@@ -9,14 +9,14 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
-// writtenOut is one line of a list with its expanded rules.
+// writtenOut is one entry of a list with its expanded rules.
 type writtenOut struct {
 	field string
 	text  string
 	rules []rule.Rule
 }
 
-// writeOut returns a list without invalid lines, which are reported elsewhere.
+// writeOut expands the entries of a list. It skips invalid entries, which other checks report.
 func writeOut(book rule.Book, field string, items []rules.EgressItem, deny bool) []writtenOut {
 	var out []writtenOut
 	for i, item := range items {
@@ -28,14 +28,14 @@ func writeOut(book rule.Book, field string, items []rules.EgressItem, deny bool)
 	return out
 }
 
-// allOf reports whether, for each rule of w, o has a rule for which what returns true.
-func (w writtenOut) allOf(o writtenOut, what func(wide, narrow rule.Rule) bool) bool {
+// allOf reports whether, for each rule of w, o has a rule for which relation returns true.
+func (w writtenOut) allOf(o writtenOut, relation func(wide, narrow rule.Rule) bool) bool {
 	return len(w.rules) > 0 && !slices.ContainsFunc(w.rules, func(narrow rule.Rule) bool {
-		return !slices.ContainsFunc(o.rules, func(wide rule.Rule) bool { return what(wide, narrow) })
+		return !slices.ContainsFunc(o.rules, func(wide rule.Rule) bool { return relation(wide, narrow) })
 	})
 }
 
-// Shadowed warns of lines that have no effect because of another line.
+// Shadowed reports entries that have no effect because of another entry.
 func Shadowed(r rules.Rules, report rules.Reporter) {
 	book := r.Egress.Book()
 	denies := writeOut(book, "egress.deny", r.Egress.Deny, true)
@@ -51,13 +51,13 @@ func Shadowed(r rules.Rules, report rules.Reporter) {
 		}
 		return wide.Covers(narrow)
 	}
-	// A line is shadowed by an earlier one that covers all of it, or by a later one that covers
-	// more.
+	// An entry is shadowed by an earlier entry that covers it, or by a later entry that covers
+	// more than it.
 	among := func(list []writtenOut) {
 		for i, w := range list {
 			for j, o := range list {
 				if i != j && w.allOf(o, covers) && (j < i || !o.allOf(w, covers)) {
-					report(rules.Warning(w.field, "%s %s changes nothing: %s %s has all of it", w.field, w.text, o.field, o.text).WithHint("leave one of them out"))
+					report(rules.Warning(w.field, "%s %s has no effect: %s %s covers it", w.field, w.text, o.field, o.text).WithHint("remove one of them"))
 					break
 				}
 			}
@@ -67,13 +67,13 @@ func Shadowed(r rules.Rules, report rules.Reporter) {
 		for _, w := range list {
 			for _, d := range denies {
 				if w.allOf(d, rule.Rule.HoldsBack) {
-					report(rules.Warning(w.field, "%s %s lets nothing out: %s %s holds all of it back", w.field, w.text, d.field, d.text).WithHint("leave one of them out"))
+					report(rules.Warning(w.field, "%s %s has no effect: %s %s denies it", w.field, w.text, d.field, d.text).WithHint("remove one of them"))
 					break
 				}
 			}
 			if slices.ContainsFunc(w.rules, requests.Opaque) {
-				report(rules.Warning(w.field, "%s %s is always refused: egress.requests narrows this host, and requests are not seen in any protocol", w.field, w.text).
-					WithHint("write it without port, which is HTTP and TLS on 80 and 443"))
+				report(rules.Warning(w.field, "%s %s is always refused: egress.requests restricts this host, and the proxy can't inspect requests of an arbitrary protocol", w.field, w.text).
+					WithHint("omit the port, to allow HTTP on 80 and TLS on 443"))
 			}
 		}
 	}
@@ -94,12 +94,12 @@ func Shadowed(r rules.Rules, report rules.Reporter) {
 	}
 }
 
-// shadowedByAll warns of a tenant's grants that every tenant has.
+// shadowedByAll reports grants of one tenant that every tenant already has.
 func shadowedByAll(own, granted []writtenOut, report func(*api.Error)) {
 	for _, w := range own {
 		for _, o := range granted {
 			if w.allOf(o, rule.Rule.Covers) {
-				report(rules.Warning(w.field, "%s %s changes nothing: %s %s grants it to everyone", w.field, w.text, o.field, o.text).WithHint("leave one of them out"))
+				report(rules.Warning(w.field, "%s %s has no effect: %s %s grants it to every tenant", w.field, w.text, o.field, o.text).WithHint("remove one of them"))
 				break
 			}
 		}

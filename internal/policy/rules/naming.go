@@ -85,10 +85,10 @@ func ParseTemplate(field, source string) (nameTemplate, *api.Error) {
 		return nameTemplate{}, e.WithHint("write text and variables as plain {name}, such as %s", api.DefaultNameTemplate)
 	}
 	if source == "" || len(source) > maxTemplate {
-		return wrong("the template has %d bytes, and 1 to %d are taken", len(source), maxTemplate)
+		return wrong("the template has %d bytes; it must have 1 to %d", len(source), maxTemplate)
 	}
 	if !utf8.ValidString(source) || strings.ContainsFunc(source, unicode.IsControl) {
-		return wrong("the template %s is not text of one line", Quote(source))
+		return wrong("the template %s is not a single line of UTF-8 text", Quote(source))
 	}
 	t := nameTemplate{source: source}
 	for rest := source; ; {
@@ -105,7 +105,7 @@ func ParseTemplate(field, source string) (nameTemplate, *api.Error) {
 			return wrong("the template %s has a { without a }", Quote(source))
 		}
 		if !ValidVariable(name) {
-			return wrong("the template %s has {%s}, which is no plain variable", Quote(source), strings.Trim(Quote(name), `"`))
+			return wrong("the template %s has {%s}, which is not a valid variable", Quote(source), strings.Trim(Quote(name), `"`))
 		}
 		if t.vars = append(t.vars, name); len(t.vars) > maxTemplateVars {
 			return wrong("the template %s has more than %d variables", Quote(source), maxTemplateVars)
@@ -117,7 +117,7 @@ func ParseTemplate(field, source string) (nameTemplate, *api.Error) {
 // NameValue is the value of a variable.
 type NameValue struct {
 	text string
-	// given means that the identity has a value. missing means that it has none and no other
+	// Given means that the identity has a value. Missing means that it has none and no other
 	// value replaces it.
 	Given, Missing bool
 }
