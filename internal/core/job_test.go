@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
+	"github.com/cloche-dev/cloche/test/freeport"
 	"github.com/cloche-dev/cloche/test/longtest"
 )
 
@@ -69,9 +71,10 @@ func TestAJobHasItsOrder(t *testing.T) {
 	look := func(phase string) string {
 		return `echo ` + phase + ` $(cat tool) state=$(cat state 2>/dev/null) url=$URL both=$BOTH >> log`
 	}
+	model, early := strconv.Itoa(freeport.Free(t)), strconv.Itoa(freeport.Free(t))
 	spec.Spec.Endpoints = []api.Endpoint{
-		{Name: "model", Listen: "127.0.0.1:23131", Target: api.TargetClient, Env: map[string]string{"URL": "{base}"}},
-		{Name: "early", Listen: "127.0.0.1:23132", Target: api.TargetClient, Phases: []string{"setup"}, Env: map[string]string{"BOTH": "{port}"}},
+		{Name: "model", Listen: "127.0.0.1:" + model, Target: api.TargetClient, Env: map[string]string{"URL": "{base}"}},
+		{Name: "early", Listen: "127.0.0.1:" + early, Target: api.TargetClient, Phases: []string{"setup"}, Env: map[string]string{"BOTH": "{port}"}},
 	}
 	spec.Files = []api.File{{Path: filepath.Join(dir, "tool"), Content: api.Bytes("tool")}}
 	spec.State = []api.File{{Path: state, Content: api.Bytes("7")}}
@@ -90,12 +93,12 @@ func TestAJobHasItsOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `setup tool state= url= both=23132
-post_setup tool state= url=http://127.0.0.1:23131 both=
+	want := `setup tool state= url= both=` + early + `
+post_setup tool state= url=http://127.0.0.1:` + model + ` both=
 handlers tool state= url= both=
-channels tool state=7 url=http://127.0.0.1:23131 both=
-run tool state=7 url=http://127.0.0.1:23131 both=
-score tool state=7 url=http://127.0.0.1:23131 both=
+channels tool state=7 url=http://127.0.0.1:` + model + ` both=
+run tool state=7 url=http://127.0.0.1:` + model + ` both=
+score tool state=7 url=http://127.0.0.1:` + model + ` both=
 `
 	if string(log) != want {
 		t.Errorf("the phases saw\n%s\nwant\n%s", log, want)

@@ -111,7 +111,8 @@ def operation_text(spec: Any, path: str, method: str, o: Any, shared: list[Any])
             p = spec["components"]["parameters"][p["$ref"].rsplit("/", 1)[1]]
         need = ", required" if p.get("required") else ""
         rows.append(
-            f"| `{p['name']}` | {p['in']}{need} | {kind(p.get('schema', {}))} | {cell(p.get('description', ''))} |"
+            f"| `{p['name']}` | {p['in']}{need} | {kind(p.get('schema', {}))} "
+            f"| {cell(p.get('description', ''))} |"
         )
     if rows:
         out += ["", "| parameter | in | type | description |", "|---|---|---|---|", *rows]
