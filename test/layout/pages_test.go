@@ -32,6 +32,11 @@ func TestLinksBetweenPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tasks, err := filepath.Glob("docs/tasks/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages = append(pages, tasks...)
 	link := regexp.MustCompile(`\]\(([^):]*?)(#[^)]*)?\)`)
 	for _, page := range append(pages, "README.md", "SECURITY.md", "ARCHITECTURE.md", "RATIONALE.md") {
 		text, err := os.ReadFile(page)
