@@ -102,7 +102,7 @@ func TestNumbersTogether(t *testing.T) {
 	kept := managedShell("exec sleep 1000")
 	kept.ExecID, kept.User = "kept", "1000"
 	in.must(t, kept)
-	pid := in.runAs(t, "1000", "pgrep -x sleep")
+	pid := in.runAs(t, "1000", "until pgrep -x sleep; do sleep 0.01; done")
 	// A program traces one of its own user, and signals those of all.
 	in.runAs(t, "1000", "cat /proc/"+pid+"/environ >/dev/null && kill -0 "+pid)
 	in.runAs(t, "1001", "! cat /proc/"+pid+"/environ 2>/dev/null && kill -0 "+pid)
@@ -132,7 +132,7 @@ func TestNumberIsNotJoined(t *testing.T) {
 	kept := managedShell("exec sleep 1000")
 	kept.User = "1000"
 	in.must(t, kept)
-	pid := in.runAs(t, "1000", "pgrep -x sleep")
+	pid := in.runAs(t, "1000", "until pgrep -x sleep; do sleep 0.01; done")
 	// It is the call that fails, and not the way to it.
 	in.run(t, "nsenter -U -t "+pid+" true 2>&1 | grep -q 'reassociate to namespace.*Operation not permitted'")
 	tries := managedShell("while ! nsenter -U -t " + pid + " true 2>/dev/null; do :; done; echo entered")
