@@ -61,7 +61,7 @@ def rewrite(text: str, source: str, page: str, config: Any) -> str:
             to = path.removeprefix("docs/")
         else:
             kind = "tree" if (ROOT / path).is_dir() else "blob"
-            return f"{m[1]}{config.repo_url.rstrip('/')}/{kind}/main/{path}{m[3]}"
+            return f"{m[1]}{config.extra['repository']}/{kind}/main/{path}{m[3]}"
         relative = posixpath.relpath(to, posixpath.dirname(page) or ".")
         return m[1] + relative + ("#" + anchor if anchor else "") + m[3]
 
