@@ -22,6 +22,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/sandbox"
 	"github.com/cloche-dev/cloche/internal/cli/skill"
 	"github.com/cloche-dev/cloche/internal/cli/workspace"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // Main runs one command line, without the program's name, and returns the exit
@@ -121,7 +122,7 @@ func unknownCommand(c *cobra.Command, args []string) error {
 	if hint, ok := dockerWord(args[0]); ok {
 		e.Hint = hint
 	} else if args[0] == "container" && len(args) > 1 {
-		e.Hint = fmt.Sprintf("the verbs for sandboxes stand alone: `cloche %s`", command.Clip(args[1]))
+		e.Hint = fmt.Sprintf("the verbs for sandboxes stand alone: `cloche %s`", terminal.Clip(args[1]))
 	}
 	return e
 }

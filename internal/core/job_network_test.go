@@ -101,7 +101,7 @@ func TestReplaceEgress(t *testing.T) {
 	h.holds(t, `"replace":"true"`)
 }
 
-// TestAJobEndsWithItsKey, whoever else is still there.
+// TestAJobEndsWithItsKey while other callers remain.
 func TestAJobEndsWithItsKey(t *testing.T) {
 	h := newFixture(t)
 	live, revoke := context.WithCancelCause(t.Context())

@@ -56,7 +56,7 @@ func newFixture(t *testing.T) *fixture {
 	return newFixtureOf(t, "")
 }
 
-// newFixtureOf is a fixture that finds these jobs; empty is none.
+// newFixtureOf is a fixture that finds these jobs. Empty is no job.
 func newFixtureOf(t *testing.T, jobs string) *fixture {
 	t.Helper()
 	h := &fixture{machine: fake.NewMachine(""), dir: t.TempDir(), approvals: approval.New(nil)}

@@ -1,4 +1,4 @@
-// Package jobfile reads a job that somebody wrote as YAML: the fields of
+// Package jobfile reads a job from YAML: the fields of
 // api.JobSpec, with files and directories that may be of the writer's machine, and
 // commands that may be written as a script or a list.
 package jobfile

@@ -19,3 +19,12 @@ func Printable(s string) string {
 		return r
 	}, s)
 }
+
+// Clip cuts a long value for a message. A short one is returned as it is.
+func Clip(s string) string {
+	const longest = 200
+	if len(s) <= longest {
+		return s
+	}
+	return strings.ToValidUTF8(s[:longest], "") + "…"
+}

@@ -108,7 +108,7 @@ var imports = map[string][]string{
 	"internal/httpapi/httpapitest":      {"api", "internal/core", "internal/httpapi"},
 	"internal/langbot":                  {"api", "internal/await", "internal/core", "internal/hostfile"},
 	"internal/jobfile":                  {"api"},
-	"internal/cli":                      {"api", "internal/cli/command", "internal/cli/daemon", "internal/cli/image", "internal/cli/job", "internal/cli/network", "internal/cli/policy", "internal/cli/process", "internal/cli/sandbox", "internal/cli/skill", "internal/cli/workspace"},
+	"internal/cli":                      {"api", "internal/cli/command", "internal/cli/daemon", "internal/cli/image", "internal/cli/job", "internal/cli/network", "internal/cli/policy", "internal/cli/process", "internal/cli/sandbox", "internal/cli/skill", "internal/cli/workspace", "internal/terminal"},
 	"internal/cli/command":              {"api", "client", "internal/terminal"},
 	"internal/cli/daemon":               {"api", "internal/audit/chain", "internal/cli/command", "internal/terminal"},
 	"internal/cli/image":                {"api", "client", "internal/archive/localdir", "internal/cli/command", "internal/terminal"},
@@ -129,7 +129,7 @@ var imports = map[string][]string{
 	"bench/imagerun":                    {"api", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/engine/native", "internal/image"},
 	"internal/policy/rules":             {"api", "internal/egress/rule"},
 	"internal/policy/egress":            {"api", "internal/egress/rule", "internal/policy/rules"},
-	"internal/cli/job":                  {"api", "internal/archive/localdir", "internal/cli/command", "internal/cli/policy", "internal/jobfile"},
+	"internal/cli/job":                  {"api", "internal/archive/localdir", "internal/cli/command", "internal/cli/policy", "internal/jobfile", "internal/terminal"},
 }
 
 // stdOnly are packages whose non-test files import nothing but the standard

@@ -3,7 +3,6 @@ package localdir
 import (
 	"errors"
 	"io/fs"
-	"strings"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/terminal"
@@ -28,13 +27,4 @@ func withoutPath(err error) error {
 		return pe.Err
 	}
 	return err
-}
-
-// shorten cuts text of an archive for a message or a report.
-func shorten(s string) string {
-	const longest = 200
-	if len(s) <= longest {
-		return s
-	}
-	return strings.ToValidUTF8(s[:longest], "") + "…"
 }

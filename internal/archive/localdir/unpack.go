@@ -179,7 +179,7 @@ func (u *Unpacker) symlink(name string, h *tar.Header) error {
 		}
 	}
 	if !inside || up > strings.Count(filepath.ToSlash(name), "/") {
-		u.skip(h.Name, "it is a link to "+terminal.Printable(shorten(h.Linkname))+", which may lead out of the copy")
+		u.skip(h.Name, "it is a link to "+terminal.Printable(terminal.Clip(h.Linkname))+", which may lead out of the copy")
 		return nil
 	}
 	if err := u.clear(name); err != nil {
@@ -272,6 +272,6 @@ func (u *Unpacker) failed(name string, err error) error {
 
 func (u *Unpacker) skip(name, reason string) {
 	if len(u.Report.Skipped) < maxSkips {
-		u.Report.Skipped = append(u.Report.Skipped, api.TarSkip{Path: shorten(name), Reason: reason})
+		u.Report.Skipped = append(u.Report.Skipped, api.TarSkip{Path: terminal.Clip(name), Reason: reason})
 	}
 }

@@ -18,7 +18,7 @@ type Absolute func(field, path string) (string, error)
 func ParseMount(s string, abs Absolute) (api.Mount, error) {
 	const field = "mounts"
 	bad := func(why string) error {
-		return api.Invalid(field, "--mount %q %s", Clip(s), why).
+		return api.Invalid(field, "--mount %q %s", terminal.Clip(s), why).
 			WithHint("write --mount SOURCE:TARGET or --mount SOURCE:TARGET:ro, for example --mount ./data:/data:ro")
 	}
 	if strings.HasPrefix(s, "type=") || strings.Contains(s, ",source=") || strings.Contains(s, ",src=") {
@@ -72,9 +72,9 @@ func ParseWorkspace(s string, abs Absolute) (*api.Workspace, error) {
 	case s == "":
 		return nil, api.Invalid(field, "--workspace is empty").WithHint("%s", hint)
 	case len(parts) > 2:
-		return nil, api.Invalid(field, "--workspace %q has too many colons", Clip(s)).WithHint("%s", hint)
+		return nil, api.Invalid(field, "--workspace %q has too many colons", terminal.Clip(s)).WithHint("%s", hint)
 	case len(parts) == 2 && !path.IsAbs(parts[1]):
-		return nil, api.Invalid("workspace.path", "--workspace %q: the path inside, %q, is not absolute", Clip(s), Clip(parts[1])).WithHint("%s", hint)
+		return nil, api.Invalid("workspace.path", "--workspace %q: the path inside, %q, is not absolute", terminal.Clip(s), terminal.Clip(parts[1])).WithHint("%s", hint)
 	case len(parts) == 2:
 		w.Path = parts[1]
 	}
@@ -89,8 +89,8 @@ func ParseWorkspace(s string, abs Absolute) (*api.Workspace, error) {
 	case api.ValidName(first):
 		w.Name = first
 	default:
-		return nil, api.Invalid("workspace.name", "--workspace %q is not a name", Clip(first)).
-			WithHint("a name is 1 to %d of a-z, 0-9, '-', '_' and '.'; a directory is written with a slash, such as ./%s", api.MaxNameLen, Clip(first))
+		return nil, api.Invalid("workspace.name", "--workspace %q is not a name", terminal.Clip(first)).
+			WithHint("a name is 1 to %d of a-z, 0-9, '-', '_' and '.'; a directory is written with a slash, such as ./%s", api.MaxNameLen, terminal.Clip(first))
 	}
 	return w, CheckText(field, w.Dir, w.Path)
 }
@@ -99,7 +99,7 @@ func ParseWorkspace(s string, abs Absolute) (*api.Workspace, error) {
 // it is absolute and SRC is the one more likely to have colons in it.
 func SplitFile(s string) (src, dst string, err error) {
 	bad := func(why string) (string, string, error) {
-		return "", "", api.Invalid("files", "--file %q %s", Clip(s), why).
+		return "", "", api.Invalid("files", "--file %q %s", terminal.Clip(s), why).
 			WithHint("write --file SOURCE:TARGET, for example --file ./main.py:/workspace/main.py")
 	}
 	i := strings.LastIndexByte(s, ':')
@@ -123,15 +123,15 @@ func ParseEnv(assignments []string, lookup func(string) (string, bool)) (map[str
 	for _, a := range assignments {
 		k, v, given := strings.Cut(a, "=")
 		if k == "" {
-			return nil, api.Invalid("env", "--env %q has no name", Clip(a)).WithHint("write --env NAME=VALUE, or --env NAME to use its value from this environment")
+			return nil, api.Invalid("env", "--env %q has no name", terminal.Clip(a)).WithHint("write --env NAME=VALUE, or --env NAME to use its value from this environment")
 		}
 		if !given {
 			if v, given = lookup(k); !given {
-				return nil, api.Invalid("env", "--env %s: there is no such variable here to pass on", Clip(k)).WithHint("write --env %s=VALUE", Clip(k))
+				return nil, api.Invalid("env", "--env %s: there is no such variable here to pass on", terminal.Clip(k)).WithHint("write --env %s=VALUE", terminal.Clip(k))
 			}
 		}
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {
-			return nil, api.Invalid("env", "--env %q: the name or the value is not UTF-8", Clip(k)).WithHint("send other bytes as a file, with --file")
+			return nil, api.Invalid("env", "--env %q: the name or the value is not UTF-8", terminal.Clip(k)).WithHint("send other bytes as a file, with --file")
 		}
 		env[k] = v
 	}
@@ -147,7 +147,7 @@ func ParseLabels(flag string, assignments []string) (map[string]string, error) {
 	for _, a := range assignments {
 		k, v, ok := strings.Cut(a, "=")
 		if !ok || k == "" {
-			return nil, api.Invalid("labels", "%s %q is not KEY=VALUE", flag, Clip(a)).WithHint("write %s team=research", flag)
+			return nil, api.Invalid("labels", "%s %q is not KEY=VALUE", flag, terminal.Clip(a)).WithHint("write %s team=research", flag)
 		}
 		if err := CheckText("labels", k, v); err != nil {
 			return nil, err
@@ -161,7 +161,7 @@ func ParseLabels(flag string, assignments []string) (map[string]string, error) {
 func CheckText(field string, values ...string) error {
 	for _, v := range values {
 		if !utf8.ValidString(v) {
-			return api.Invalid(field, "%s: %q is not UTF-8", field, Clip(v)).WithHint("use a name that is valid UTF-8; cloche cp takes paths of any bytes")
+			return api.Invalid(field, "%s: %q is not UTF-8", field, terminal.Clip(v)).WithHint("use a name that is valid UTF-8; cloche cp takes paths of any bytes")
 		}
 	}
 	return nil
@@ -174,7 +174,7 @@ func CheckArgv(argv []string) error {
 	}
 	for i, a := range argv {
 		if !utf8.ValidString(a) {
-			return api.Invalid("argv", "argument %d of the command, %q, is not UTF-8", i, Clip(a)).
+			return api.Invalid("argv", "argument %d of the command, %q, is not UTF-8", i, terminal.Clip(a)).
 				WithHint("name the file inside the sandbox by a pattern, such as sh -c 'cat ./*', or send the bytes on standard input")
 		}
 	}
@@ -212,7 +212,7 @@ func absoluteElsewhere(field, path string) (string, error) {
 	if len(path) > 0 && path[0] == '/' {
 		return path, nil
 	}
-	return "", api.Invalid(field, "%s: %q is relative, and the daemon is on another machine", field, Clip(path)).
+	return "", api.Invalid(field, "%s: %q is relative, and the daemon is on another machine", field, terminal.Clip(path)).
 		WithHint(`give an absolute path of the daemon's machine, or copy files in with --file or "cloche cp"`)
 }
 

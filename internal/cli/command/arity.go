@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // AtLeast is the argument rule of verbs that take several.
@@ -41,8 +42,8 @@ func ExecArgs(c *cobra.Command, args []string) error {
 		return err
 	}
 	if len(args) > 1 && args[1] != "--" && strings.HasPrefix(args[1], "-") {
-		return api.Invalid("flags", "%s: %s stands behind the sandbox", c.CommandPath(), Clip(args[1])).
-			WithHint("flags go before %s, and the command after --", Clip(args[0]))
+		return api.Invalid("flags", "%s: %s stands behind the sandbox", c.CommandPath(), terminal.Clip(args[1])).
+			WithHint("flags go before %s, and the command after --", terminal.Clip(args[0]))
 	}
 	return CheckArgv(CommandOf(args))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // Streams are the process's own. Terminal features are used only where a
@@ -123,7 +124,7 @@ func UnknownVerb(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	e := api.Invalid("verb", "%q is not a verb of %s", Clip(args[0]), c.CommandPath()).WithHint(`"%s --help" lists them`, c.CommandPath())
+	e := api.Invalid("verb", "%q is not a verb of %s", terminal.Clip(args[0]), c.CommandPath()).WithHint(`"%s --help" lists them`, c.CommandPath())
 	near := c.SuggestionsFor(args[0])
 	for _, verb := range c.Commands() {
 		if slices.Contains(verb.SuggestFor, args[0]) { // what other programs call it goes before what looks alike

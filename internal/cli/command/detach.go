@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // DefaultDetachKeys leave a terminal process running, as people know them from
@@ -21,7 +22,7 @@ func ParseDetachKeys(s string) ([]byte, error) {
 		return nil, nil
 	}
 	bad := func(why string) ([]byte, error) {
-		return nil, api.Invalid("detach_keys", "--detach-keys %q %s", Clip(s), why).
+		return nil, api.Invalid("detach_keys", "--detach-keys %q %s", terminal.Clip(s), why).
 			WithHint("write keys with commas between them, such as ctrl-p,ctrl-q or ctrl-],q; '' for no keys")
 	}
 	var keys []byte
@@ -35,7 +36,7 @@ func ParseDetachKeys(s string) ([]byte, error) {
 		case !ctrl && len(key) == 1 && key[0] > ' ' && key[0] < 0x7f:
 			keys = append(keys, key[0])
 		default:
-			return bad("has a key that there is not: " + Clip(key))
+			return bad("has a key that there is not: " + terminal.Clip(key))
 		}
 	}
 	if len(keys) > maxDetachKeys {

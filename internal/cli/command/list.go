@@ -21,7 +21,7 @@ func ParseStates(names []string, all bool) ([]api.State, error) {
 	var states []api.State
 	for _, n := range names {
 		if !slices.Contains(known, api.State(n)) {
-			return nil, api.Invalid("state", "--state %q is not a state", Clip(n)).WithHint("the states are %v", known)
+			return nil, api.Invalid("state", "--state %q is not a state", terminal.Clip(n)).WithHint("the states are %v", known)
 		}
 		states = append(states, api.State(n))
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // NamingFlags are the flags that select a sandbox by identity, as they were typed.
@@ -31,7 +32,7 @@ func (f *NamingFlags) Naming() (api.Naming, error) {
 	for _, pair := range f.identity {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok || name == "" || name == "global" {
-			return n, api.Invalid("identity", "--identity %q is not NAME=VALUE", Clip(pair)).
+			return n, api.Invalid("identity", "--identity %q is not NAME=VALUE", terminal.Clip(pair)).
 				WithHint("write --identity launcher_id=42; {global} needs no value")
 		}
 		if err := CheckText("identity", name, value); err != nil {

@@ -65,7 +65,7 @@ func (c *Connection) Find(ctx context.Context, r ProcessRef) (api.Process, error
 	case len(named) == 1:
 		return named[0], nil
 	case len(named) > 1:
-		return p, api.Invalid("process", "%d processes of sandbox %s have the name %q", len(named), terminal.Printable(r.Sandbox), Clip(r.Process)).
+		return p, api.Invalid("process", "%d processes of sandbox %s have the name %q", len(named), terminal.Printable(r.Sandbox), terminal.Clip(r.Process)).
 			WithHint(`give an id, as "cloche ps --all %s" lists them`, terminal.Printable(r.Sandbox))
 	}
 	return p, err
@@ -115,7 +115,7 @@ func (a *CLI) CompleteProcess(c *cobra.Command, args []string, typed string) ([]
 		list, err := conn.Processes(ctx, args[0])
 		var ids []string
 		for _, p := range list {
-			ids = append(ids, cobra.CompletionWithDesc(p.ExecID, terminal.Printable(Clip(strings.Join(p.Argv, " ")))))
+			ids = append(ids, cobra.CompletionWithDesc(p.ExecID, terminal.Printable(terminal.Clip(strings.Join(p.Argv, " ")))))
 		}
 		return ids, err
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // sizeUnits are factors by lower-case suffix. One letter or a suffix with "i"
@@ -24,7 +25,7 @@ var sizeUnits = map[string]int64{
 // gets by saying nothing. The flag is for the message, the field is the wire's.
 func ParseSize(flag, field, s string) (int64, error) {
 	bad := func(why string) error {
-		return api.Invalid(field, "%s %q %s", flag, Clip(s), why).
+		return api.Invalid(field, "%s %q %s", flag, terminal.Clip(s), why).
 			WithHint("give a size such as 512m, 2GiB or 1000000; K, M, G, T are powers of 1024, KB, MB … of 1000")
 	}
 	number, unit := splitNumber(s)
@@ -54,7 +55,7 @@ func ParseSize(flag, field, s string) (int64, error) {
 // seconds, in milliseconds rounded up; 0 means unlimited.
 func ParseTimeout(flag, field, s string) (int64, error) {
 	bad := func(why string) error {
-		return api.Invalid(field, "%s %q %s", flag, Clip(s), why).
+		return api.Invalid(field, "%s %q %s", flag, terminal.Clip(s), why).
 			WithHint("give a duration such as 90s, 1h30m or a number of seconds; 0 is unlimited")
 	}
 	if strings.HasPrefix(s, "-") {
@@ -100,13 +101,4 @@ func parseDecimal(s string) (*big.Rat, bool) {
 		return nil, false
 	}
 	return new(big.Rat).SetString(s)
-}
-
-// Clip keeps absurdly long input out of messages.
-func Clip(s string) string {
-	const longest = 200
-	if len(s) <= longest {
-		return s
-	}
-	return strings.ToValidUTF8(s[:longest], "") + "…"
 }

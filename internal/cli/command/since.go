@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // since is where a log or a list of events begins: at a number, or at a time.
@@ -22,7 +23,7 @@ func ParseSince(s string, now time.Time) (since, error) {
 	}
 	if d, err := time.ParseDuration(s); err == nil {
 		if d < 0 {
-			return since{}, api.Invalid("since", "--since %q is a negative duration", Clip(s)).WithHint("10m is ten minutes ago")
+			return since{}, api.Invalid("since", "--since %q is a negative duration", terminal.Clip(s)).WithHint("10m is ten minutes ago")
 		}
 		return since{Time: now.Add(-d)}, nil
 	}
@@ -31,6 +32,6 @@ func ParseSince(s string, now time.Time) (since, error) {
 			return since{Time: t}, nil
 		}
 	}
-	return since{}, api.Invalid("since", "--since %q is neither a number nor a time nor a duration", Clip(s)).
+	return since{}, api.Invalid("since", "--since %q is neither a number nor a time nor a duration", terminal.Clip(s)).
 		WithHint("write a number, a time such as 2026-11-21T09:30:00Z, or a duration such as 10m")
 }

@@ -55,7 +55,7 @@ func (f *viewFlags) Apply(a *CLI) error {
 	case "name":
 		a.View = nameView
 	default:
-		return api.Invalid("output", "--output %q is not json, yaml or name", Clip(f.output)).WithHint("--format takes a template")
+		return api.Invalid("output", "--output %q is not json, yaml or name", terminal.Clip(f.output)).WithHint("--format takes a template")
 	}
 	if f.format == "" || f.format == "json" {
 		return nil

@@ -65,7 +65,7 @@ func (f *auditFilter) options(now time.Time) (api.AuditOptions, error) {
 		case at.Number == nil:
 			o.Since = at.Time
 		case *at.Number < 0:
-			return o, api.Invalid("since", "--since %s is a negative number", command.Clip(f.since)).WithHint("give the number of a record, a time or a duration")
+			return o, api.Invalid("since", "--since %s is a negative number", terminal.Clip(f.since)).WithHint("give the number of a record, a time or a duration")
 		default:
 			o.After = *at.Number
 		}
@@ -73,14 +73,14 @@ func (f *auditFilter) options(now time.Time) (api.AuditOptions, error) {
 	if f.until != "" {
 		at, err := command.ParseSince(f.until, now)
 		if err != nil || at.Number != nil {
-			return o, api.Invalid("until", "--until %q is neither a time nor a duration", command.Clip(f.until)).WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
+			return o, api.Invalid("until", "--until %q is neither a time nor a duration", terminal.Clip(f.until)).WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
 		}
 		o.Until = at.Time
 	}
 	switch o.Outcome {
 	case "", "granted", "ok", "refused", "failed":
 	default:
-		return o, api.Invalid("outcome", "--outcome %q does not exist", command.Clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
+		return o, api.Invalid("outcome", "--outcome %q does not exist", terminal.Clip(o.Outcome)).WithHint("the outcomes are granted, ok, refused and failed")
 	}
 	return o, nil
 }
@@ -240,7 +240,7 @@ values of a label: CPU time, memory by time (the limit in force), and time.`,
 				return err
 			}
 			if o.After > 0 {
-				return api.Invalid("since", "--since %s is the number of a record", command.Clip(f.since)).WithHint("give a time or a duration")
+				return api.Invalid("since", "--since %s is the number of a record", terminal.Clip(f.since)).WithHint("give a time or a duration")
 			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				u, err := conn.AuditUsage(ctx, api.AuditUsageOptions{Since: o.Since, Until: o.Until, Tenant: o.Tenant, Label: label})

@@ -78,7 +78,7 @@ func parseAnchor(text string) (api.AuditAnchor, error) {
 	n, hash, ok := strings.Cut(text, ":")
 	seq, err := strconv.ParseInt(n, 10, 64)
 	if hash = strings.ToLower(hash); !ok || err != nil || seq < 1 || len(hash) != len(chain.Zero) || strings.Trim(hash, "0123456789abcdef") != "" {
-		return api.AuditAnchor{}, api.Invalid("anchor", "--anchor %q is not valid", command.Clip(text)).
+		return api.AuditAnchor{}, api.Invalid("anchor", "--anchor %q is not valid", terminal.Clip(text)).
 			WithHint(`write the number of a record and its whole hash, as "cloche audit verify" prints them`)
 	}
 	return api.AuditAnchor{Seq: seq, Hash: hash}, nil

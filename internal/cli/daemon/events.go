@@ -58,7 +58,7 @@ it.`,
 				o.Sandbox = args[0]
 			}
 			if endpoint != "" && (o.Sandbox == "" || !api.ValidEndpointName(endpoint)) {
-				return api.Invalid("endpoint", "--endpoint %q is not the name of an endpoint of a sandbox that is named", command.Clip(endpoint)).WithHint("cloche events --endpoint NAME SANDBOX")
+				return api.Invalid("endpoint", "--endpoint %q is not the name of an endpoint of a sandbox that is named", terminal.Clip(endpoint)).WithHint("cloche events --endpoint NAME SANDBOX")
 			}
 			o.Endpoint = endpoint
 			var err error
@@ -96,7 +96,7 @@ func parseKinds(names []string) ([]api.EventKind, error) {
 			}
 		}
 		if !found {
-			return nil, api.Invalid("kind", "--kind %q is not a kind of event", command.Clip(n)).
+			return nil, api.Invalid("kind", "--kind %q is not a kind of event", terminal.Clip(n)).
 				WithHint("the kinds are sandbox, process, image, %s", strings.Join(known, ", "))
 		}
 	}
@@ -120,7 +120,7 @@ func parseAfter(s string, now time.Time) (cursor int64, after time.Time, err err
 		return 0, at.Time, nil
 	}
 	if *at.Number < 0 {
-		return 0, after, api.Invalid("since", "--since %s is a negative cursor", command.Clip(s)).WithHint(`give the cursor of an event, or "now"`)
+		return 0, after, api.Invalid("since", "--since %s is a negative cursor", terminal.Clip(s)).WithHint(`give the cursor of an event, or "now"`)
 	}
 	return *at.Number, after, nil
 }
@@ -164,7 +164,7 @@ func eventDetail(e api.Event) string {
 			parts = append(parts, "restarts="+strconv.Itoa(p.Restarts))
 		}
 		if e.Kind == api.EventProcessStarted {
-			parts = append(parts, command.Clip(strings.Join(p.Argv, " ")))
+			parts = append(parts, terminal.Clip(strings.Join(p.Argv, " ")))
 		}
 		if e.Reason == "" && p.Reason != "" {
 			parts = append(parts, p.Reason)

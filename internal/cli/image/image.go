@@ -107,7 +107,7 @@ func imageRef(ctx context.Context, conn *command.Connection, ref string) (string
 	case 1:
 		return found[0], nil
 	}
-	return "", api.Invalid("image", "the digests of %d images begin with %q", len(found), command.Clip(ref)).WithHint("write more of it, or a name")
+	return "", api.Invalid("image", "the digests of %d images begin with %q", len(found), terminal.Clip(ref)).WithHint("write more of it, or a name")
 }
 
 // usedAgo returns when an image was last used, for display.

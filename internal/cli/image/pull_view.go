@@ -146,7 +146,7 @@ func shortDigest(digest string) string {
 	const shown = 12
 	_, hex, ok := strings.Cut(digest, ":")
 	if !ok || len(hex) < shown {
-		return terminal.Printable(command.Clip(digest))
+		return terminal.Printable(terminal.Clip(digest))
 	}
 	return terminal.Printable(hex[:shown])
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/policy"
 	"github.com/cloche-dev/cloche/internal/jobfile"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // maxJobUpload bounds the files and directories of a job file together: they are
@@ -264,7 +265,7 @@ func showSteps(a *command.CLI, quiet bool) func(api.JobStep) {
 		switch {
 		case quiet || a.JSON:
 		case st.Command != nil:
-			a.Note("%s: %s", st.Phase, command.Clip(st.Text))
+			a.Note("%s: %s", st.Phase, terminal.Clip(st.Text))
 		case st.State == "waiting":
 			a.Note("%s: waiting for handler %s, in sandbox %s", st.Phase, st.Text, st.Sandbox)
 		case st.State == "failed":

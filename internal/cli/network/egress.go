@@ -118,7 +118,7 @@ Kinds are opened, closed, refused, request and changed.`,
 			}
 			for _, k := range kinds {
 				if !slices.Contains(api.EgressKinds(), api.EgressKind(k)) {
-					return api.Invalid("kind", "--kind %q does not exist", command.Clip(k)).WithHint("the kinds are opened, closed, refused, request and changed")
+					return api.Invalid("kind", "--kind %q does not exist", terminal.Clip(k)).WithHint("the kinds are opened, closed, refused, request and changed")
 				}
 				o.Kinds = append(o.Kinds, api.EgressKind(k))
 			}
@@ -157,7 +157,7 @@ func egressText(r api.EgressRecord) string {
 		}
 	}
 	if r.Method != "" {
-		parts = append(parts, command.Clip(r.Method+" "+r.Path))
+		parts = append(parts, terminal.Clip(r.Method+" "+r.Path))
 	}
 	if r.Status != 0 {
 		add("status", strconv.Itoa(r.Status))

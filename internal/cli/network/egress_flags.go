@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // EgressFlags are the flags on what may leave, as they were typed.
@@ -68,7 +69,7 @@ func splitRules(flag string, texts []string) ([]string, error) {
 				continue
 			}
 			if part == "" {
-				return nil, api.Invalid("egress", "%s %q holds an empty rule", flag, command.Clip(text)).WithHint("write a name such as pypi.org, or leave %s out", flag)
+				return nil, api.Invalid("egress", "%s %q holds an empty rule", flag, terminal.Clip(text)).WithHint("write a name such as pypi.org, or leave %s out", flag)
 			}
 			out = append(out, part)
 		}
@@ -88,7 +89,7 @@ func parseRequestRule(text string) (api.RequestRule, error) {
 	}
 	host, paths, below := strings.Cut(strings.TrimSpace(rest), "/")
 	if r.Host = host; host == "" {
-		return r, api.Invalid("egress", "--allow-request %q names no host", command.Clip(text)).WithHint(`write it as "GET,HEAD api.example.com/v1/*"`)
+		return r, api.Invalid("egress", "--allow-request %q names no host", terminal.Clip(text)).WithHint(`write it as "GET,HEAD api.example.com/v1/*"`)
 	}
 	if below {
 		r.Paths = strings.Split("/"+paths, ",")
@@ -118,9 +119,9 @@ func TellRefusals(a *command.CLI, res *api.Result, again string) {
 			what = r.Method + " " + what + r.Path
 		}
 		if r.Allow == "" {
-			a.Warn("not let out: %s: %s (rule %s)", command.Clip(what), r.Reason, r.Rule)
+			a.Warn("not let out: %s: %s (rule %s)", terminal.Clip(what), r.Reason, r.Rule)
 			continue
 		}
-		a.Warn("not let out: %s: %s (rule %s); to allow it: %s %s", command.Clip(what), r.Reason, r.Rule, again, command.ShellWord(r.Allow))
+		a.Warn("not let out: %s: %s (rule %s); to allow it: %s %s", terminal.Clip(what), r.Reason, r.Rule, again, command.ShellWord(r.Allow))
 	}
 }

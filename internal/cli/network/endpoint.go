@@ -23,7 +23,7 @@ const EndpointUsage = "a service of the daemon's host at an address inside, `NAM
 // parseEndpoint reads NAME=TARGET[@[ADDRESS:]PORT][,PRESET...].
 func parseEndpoint(text string) (api.Endpoint, error) {
 	bad := func(why string) (api.Endpoint, error) {
-		return api.Endpoint{}, api.Invalid("endpoints", "endpoint %q %s", command.Clip(text), why).
+		return api.Endpoint{}, api.Invalid("endpoints", "endpoint %q %s", terminal.Clip(text), why).
 			WithHint("write NAME=TARGET[@LISTEN][,PRESET...], such as model=http://127.0.0.1:8080@127.0.0.1:13131,openai")
 	}
 	if err := command.CheckText("endpoints", text); err != nil {
@@ -114,7 +114,7 @@ func endpointOption(e *api.Endpoint, option string) string {
 		e.Audit = &api.EndpointAudit{Capture: value}
 		return ""
 	case said:
-		return "has an option " + strconv.Quote(command.Clip(key)) + ", which is not one of user, record, match, pace, probe, once, audit and body-filter"
+		return "has an option " + strconv.Quote(terminal.Clip(key)) + ", which is not one of user, record, match, pace, probe, once, audit and body-filter"
 	}
 	e.Presets = append(e.Presets, option)
 	return ""
@@ -349,7 +349,7 @@ endpoint ends.`,
 				address = "127.0.0.1:" + address
 			}
 			if _, _, err := net.SplitHostPort(address); err != nil {
-				return api.Invalid("arguments", "%q is not HOST:PORT", command.Clip(args[2])).WithHint("write it such as 127.0.0.1:8080")
+				return api.Invalid("arguments", "%q is not HOST:PORT", terminal.Clip(args[2])).WithHint("write it such as 127.0.0.1:8080")
 			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return serveEndpoint(ctx, a, conn, args[0], args[1], address)

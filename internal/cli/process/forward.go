@@ -72,7 +72,7 @@ func parsePorts(s string) (local, remote int, err error) {
 	local, lerr := strconv.Atoi(l)
 	remote, rerr := strconv.Atoi(r)
 	if lerr != nil || rerr != nil || local < 0 || local > 65535 || remote < 1 || remote > 65535 {
-		return 0, 0, api.Invalid("ports", "%q is not LOCAL:REMOTE", command.Clip(s)).
+		return 0, 0, api.Invalid("ports", "%q is not LOCAL:REMOTE", terminal.Clip(s)).
 			WithHint("write the port here and the port inside, such as 8080:8000; 0:8000 takes any free port here")
 	}
 	return local, remote, nil

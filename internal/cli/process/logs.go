@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // logFlags are the flags of "logs" as they were typed.
@@ -93,7 +94,7 @@ func (f *logFlags) options(ref command.ProcessRef, now time.Time) (api.LogOption
 	o := api.LogOptions{ExecID: ref.Process, Stream: api.Stream(f.stream), Tail: f.tail, Follow: f.follow}
 	switch {
 	case o.Stream != "" && o.Stream != api.Stdout && o.Stream != api.Stderr:
-		return o, api.Invalid("stream", "--stream %q is not a stream", command.Clip(f.stream)).WithHint("give stdout or stderr, or leave it out for both")
+		return o, api.Invalid("stream", "--stream %q is not a stream", terminal.Clip(f.stream)).WithHint("give stdout or stderr, or leave it out for both")
 	case o.Tail < 0:
 		return o, api.Invalid("tail", "--tail %d is negative", o.Tail).WithHint("give a number of lines; 0 is all that is kept")
 	case f.from == "":
@@ -153,7 +154,7 @@ func parseUntil(s string, now time.Time) (time.Time, error) {
 	}
 	at, err := command.ParseSince(s, now)
 	if err != nil || at.Number != nil {
-		return time.Time{}, api.Invalid("until", "--until %q is neither a time nor a duration", command.Clip(s)).
+		return time.Time{}, api.Invalid("until", "--until %q is neither a time nor a duration", terminal.Clip(s)).
 			WithHint("write a time such as 2026-11-21T09:30:00Z, or a duration before now such as 10m")
 	}
 	return at.Time, nil

@@ -133,7 +133,7 @@ func processRow(p api.Process, now time.Time) []string {
 	}
 	return []string{
 		p.ExecID, name, string(p.State), pid, age, strconv.Itoa(p.Restarts), command.ExitColumn(p),
-		command.Clip(strings.Join(p.Argv, " ")), last,
+		terminal.Clip(strings.Join(p.Argv, " ")), last,
 	}
 }
 

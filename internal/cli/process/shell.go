@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // ShellCommand is "cloche shell".
@@ -69,8 +70,8 @@ func eachShell(sandbox string, do func(argv []string) error) error {
 			return err
 		}
 	}
-	return api.Errorf(api.CodeCommandNotFound, "sandbox %q has no shell: neither bash nor sh is in it", command.Clip(sandbox)).
-		WithHint("run its programs with: cloche exec %s -- PROGRAM", command.Clip(sandbox))
+	return api.Errorf(api.CodeCommandNotFound, "sandbox %q has no shell: neither bash nor sh is in it", terminal.Clip(sandbox)).
+		WithHint("run its programs with: cloche exec %s -- PROGRAM", terminal.Clip(sandbox))
 }
 
 // shell starts a managed shell and joins it.

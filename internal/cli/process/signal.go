@@ -45,7 +45,7 @@ policy. A signal to a process that has ended is an error.`,
 			switch r.Scope {
 			case "", api.ScopeTree, api.ScopeGroup, api.ScopeProcess:
 			default:
-				return api.Invalid("scope", "--scope %q is not a scope", command.Clip(scope)).WithHint("give tree, group or process")
+				return api.Invalid("scope", "--scope %q is not a scope", terminal.Clip(scope)).WithHint("give tree, group or process")
 			}
 			return a.WithProcess(c, args[:len(args)-1], func(ctx context.Context, conn *command.Connection, ref command.ProcessRef, _ api.Process) error {
 				if err := conn.SignalProcess(ctx, ref.Sandbox, ref.Process, r); err != nil {
@@ -70,7 +70,7 @@ func parseSignal(s string) (string, error) {
 		name = api.SignalName(n)
 	}
 	if api.SignalNumber(name) == 0 {
-		return "", api.Invalid("signal", "%q is not a signal", command.Clip(s)).WithHint("give a name such as TERM, KILL, HUP or USR1, or its number")
+		return "", api.Invalid("signal", "%q is not a signal", terminal.Clip(s)).WithHint("give a name such as TERM, KILL, HUP or USR1, or its number")
 	}
 	return name, nil
 }

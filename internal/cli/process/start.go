@@ -116,7 +116,7 @@ func (f *startFlags) spec(a *command.CLI, set func(string) bool) (api.ProcessSpe
 		spec.TimeoutMS = &ms
 	}
 	if spec.OnFull != "" && spec.OnFull != api.OnFullDrop && spec.OnFull != api.OnFullBlock {
-		return spec, api.Invalid("on_full", "--on-full %q is neither drop nor block", command.Clip(f.onFull)).
+		return spec, api.Invalid("on_full", "--on-full %q is neither drop nor block", terminal.Clip(f.onFull)).
 			WithHint("drop loses the oldest output, block holds the process up")
 	}
 	if set("restart") {
@@ -133,7 +133,7 @@ func parseRestart(s string) (*api.Restart, error) {
 	policy, count, bounded := strings.Cut(s, ":")
 	r := &api.Restart{Policy: api.RestartPolicy(policy)}
 	bad := func(why string) (*api.Restart, error) {
-		return nil, api.Invalid("restart", "--restart %q %s", command.Clip(s), why).
+		return nil, api.Invalid("restart", "--restart %q %s", terminal.Clip(s), why).
 			WithHint("write never, on-failure, on-failure:5 (at most five times in a row) or always")
 	}
 	switch r.Policy {
@@ -183,7 +183,7 @@ func (f *startFlags) readiness(set func(string) bool) (*api.Readiness, error) {
 		r.Port = f.readyPort
 	case set("ready-log"):
 		if _, err := regexp.Compile(f.readyLog); err != nil || f.readyLog == "" {
-			return nil, api.Invalid("ready.log", "--ready-log %q is not a regular expression: %w", command.Clip(f.readyLog), orEmpty(err)).
+			return nil, api.Invalid("ready.log", "--ready-log %q is not a regular expression: %w", terminal.Clip(f.readyLog), orEmpty(err)).
 				WithHint("write it as RE2, for example 'listening on .*:8080'")
 		}
 		r.Log = f.readyLog
@@ -212,10 +212,10 @@ func parseProbe(s string) (*api.HTTPProbe, error) {
 	port, path, has := strings.Cut(s, "/")
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > 65535 {
-		return nil, api.Invalid("ready.http", "--ready-http %q does not begin with a port", command.Clip(s)).WithHint("write PORT/PATH, for example 8080/health")
+		return nil, api.Invalid("ready.http", "--ready-http %q does not begin with a port", terminal.Clip(s)).WithHint("write PORT/PATH, for example 8080/health")
 	}
 	if strings.ContainsAny(path, " \r\n\t") {
-		return nil, api.Invalid("ready.http", "--ready-http %q has a path with a space or a line break", command.Clip(s)).WithHint("write such characters as %%20")
+		return nil, api.Invalid("ready.http", "--ready-http %q has a path with a space or a line break", terminal.Clip(s)).WithHint("write such characters as %%20")
 	}
 	p := &api.HTTPProbe{Port: n}
 	if has {

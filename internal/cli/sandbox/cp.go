@@ -68,9 +68,9 @@ set-id bits are omitted and reported.`,
 			}
 			switch {
 			case src.Sandbox != "" && dst.Sandbox != "":
-				return api.Invalid("dst", "both paths are in a sandbox").WithHint("copy through a pipe: cloche cp %s - | cloche cp - %s", command.Clip(args[0]), command.Clip(args[1]))
+				return api.Invalid("dst", "both paths are in a sandbox").WithHint("copy through a pipe: cloche cp %s - | cloche cp - %s", terminal.Clip(args[0]), terminal.Clip(args[1]))
 			case src.Sandbox == "" && dst.Sandbox == "":
-				return api.Invalid("dst", "neither %q nor %q is in a sandbox", command.Clip(args[0]), command.Clip(args[1])).WithHint("a path in a sandbox is written SANDBOX:PATH")
+				return api.Invalid("dst", "neither %q nor %q is in a sandbox", terminal.Clip(args[0]), terminal.Clip(args[1])).WithHint("a path in a sandbox is written SANDBOX:PATH")
 			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				cp := copier{app: a, conn: conn, maxBytes: limit, tar: o}

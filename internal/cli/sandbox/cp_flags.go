@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // tarFlags are the flags of a copy of many files.
@@ -34,7 +35,7 @@ func (f *tarFlags) check(in bool) error {
 		p = filepath.ToSlash(p)
 		clean := path.Clean(p)
 		if p == "" || clean == "." || path.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
-			return api.Invalid("exclude", "--exclude %q is not a path below the directory", command.Clip(p)).
+			return api.Invalid("exclude", "--exclude %q is not a path below the directory", terminal.Clip(p)).
 				WithHint(`write it relative to what is copied, such as .git or build/cache; there are no patterns`)
 		}
 		f.exclude[i] = clean

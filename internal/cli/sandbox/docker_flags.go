@@ -40,8 +40,8 @@ func (f *dockerFlags) mounts(abs command.Absolute) ([]api.Mount, error) {
 	for _, text := range f.volumes {
 		src, rest, _ := strings.Cut(text, ":")
 		if api.ValidName(src) && !strings.HasPrefix(src, ".") && rest != "" && !command.WindowsPath(text) {
-			return nil, api.Invalid("mounts", "-v %q names a volume", command.Clip(text)).
-				WithHint("--workspace %s:/PATH keeps a directory under a name; a directory of this machine is written -v ./%s", command.Clip(src), command.Clip(text))
+			return nil, api.Invalid("mounts", "-v %q names a volume", terminal.Clip(text)).
+				WithHint("--workspace %s:/PATH keeps a directory under a name; a directory of this machine is written -v ./%s", terminal.Clip(src), terminal.Clip(text))
 		}
 		m, err := command.ParseMount(text, abs)
 		if err != nil {
@@ -69,7 +69,7 @@ func (f *dockerFlags) net(given string) (string, error) {
 	case "bridge", "default":
 		return api.NetworkOn, nil
 	}
-	return "", api.Invalid("network", "--network %q: a sandbox has a network of its own, or none", command.Clip(f.network)).
+	return "", api.Invalid("network", "--network %q: a sandbox has a network of its own, or none", terminal.Clip(f.network)).
 		WithHint("write --net none, --net on, or --allow HOST for what it may reach; services of this machine come in by --endpoint")
 }
 

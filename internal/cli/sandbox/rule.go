@@ -6,6 +6,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/cli/command"
+	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
 // applyRules reads each PATH:none|ro|rw of --rule, in which PATH is absolute and
@@ -13,7 +14,7 @@ import (
 func applyRules(s *api.SandboxSpec, texts []string) error {
 	for _, text := range texts {
 		bad := func(why string) error {
-			return api.Invalid("rules", "--rule %q %s", command.Clip(text), why).
+			return api.Invalid("rules", "--rule %q %s", terminal.Clip(text), why).
 				WithHint("write --rule PATH:none or --rule PATH:ro, PATH being one inside, below a mount or the workspace, for example --rule /data/secrets:none")
 		}
 		i := strings.LastIndexByte(text, ':')

@@ -277,7 +277,7 @@ func parseSecret(text string) (api.SecretUse, error) {
 	name, env, named := strings.Cut(rest, "=")
 	use := api.SecretUse{Name: name, Env: env, Mode: api.SecretMode(mode)}
 	if name == "" || named && env == "" || moded && use.Mode != api.SecretPlaceholder && use.Mode != api.SecretEnv {
-		return use, api.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", command.Clip(text)).
+		return use, api.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", terminal.Clip(text)).
 			WithHint("name a secret that \"cloche secret ls\" lists, the variable for it and %s or %s: openai=OPENAI_API_KEY:%s", api.SecretPlaceholder, api.SecretEnv, api.SecretPlaceholder)
 	}
 	return use, command.CheckText("secrets", text)
