@@ -23,7 +23,7 @@ type size struct{ files, lines int }
 // lowered, and one that no longer needs its entry fails until that is removed.
 var largePackages = map[string]size{
 	"client":               {files: 43},
-	"internal/agent/guest": {files: 66, lines: 14000},
+	"internal/agent/guest": {files: 61, lines: 13000},
 	"internal/core":        {files: 44},
 	"internal/httpapi":     {files: 49},
 	"internal/sandbox":     {files: 59, lines: 13000},

@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 )
 
 // Agent is the program inside one sandbox.
 type Agent struct {
 	token     []byte
 	versions  []int // of the protocol, newest first
-	id        identity
-	users     *users
+	id        identity.Identity
+	users     *identity.Users
 	procs     *processes
 	repeats   *repeats
 	conns     *conns
@@ -39,7 +40,7 @@ type Agent struct {
 // newAgent takes the agent's identity and prepares what starts processes. Given says
 // that the engine gave it more than a configuration.
 func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
-	id, err := harden(cfg.KernelGuardsInit, cfg.SingleUser, cfg.Confine)
+	id, err := identity.Harden(cfg.KernelGuardsInit, cfg.SingleUser, cfg.Confine)
 	if err != nil {
 		return nil, err
 	}
@@ -55,9 +56,9 @@ func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	us := &users{single: cfg.SingleUser, normal: cfg.User, adopts: cfg.SingleUser && id.userNS >= 0}
-	if !id.privileged {
-		us.self = &user{uid: uint32(os.Getuid()), gid: uint32(os.Getgid()), home: "/"}
+	us := &identity.Users{Single: cfg.SingleUser, Normal: cfg.User, Adopts: cfg.SingleUser && id.UserNS >= 0}
+	if !id.Privileged {
+		us.Self = &identity.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Home: "/"}
 	}
 	ring := cfg.RingBytes
 	if ring <= 0 {
@@ -65,7 +66,7 @@ func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
 	}
 	t := newTable()
 	if cfg.Confine {
-		if t.confined, err = confineThread(id.only, func(pid int) bool { return t.child(pid) != nil }); err != nil {
+		if t.confined, err = confineThread(id.Only, func(pid int) bool { return t.child(pid) != nil }); err != nil {
 			return nil, fmt.Errorf("confine processes: %w", err)
 		}
 	}
@@ -99,8 +100,8 @@ func portOf(cfg agent.Config) int {
 }
 
 // cgroups opens the processes' cgroups; none is fine where no limit needs them.
-func cgroups(cfg agent.Config, id identity) (*groups, error) {
-	if cfg.NoCgroup || !id.privileged {
+func cgroups(cfg agent.Config, id identity.Identity) (*groups, error) {
+	if cfg.NoCgroup || !id.Privileged {
 		if cfg.PidsMax > 0 {
 			return nil, errors.New("a pids limit needs cgroups, which the configuration excludes")
 		}

@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/agent/confine"
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 )
 
 // confined is the one thread from which launchers are forked on a kernel that the
@@ -27,7 +26,7 @@ type confined struct {
 
 // confinedJob is a fork, or what make does.
 type confinedJob struct {
-	l    *launcher
+	l    *launcher.Launcher
 	mem  []byte
 	make func() (int, error)
 	done chan<- forked
@@ -74,7 +73,7 @@ func confineThread(joins bool, alive func(pid int) bool) (*confined, error) {
 		}
 		for j := range c.jobs {
 			if j.make == nil {
-				j.make = func() (int, error) { return j.l.forkConfined(j.mem) }
+				j.make = func() (int, error) { return j.l.ForkConfined(j.mem) }
 			}
 			n, err := j.make()
 			j.done <- forked{n, err}
@@ -95,7 +94,7 @@ func punctual() error {
 	return nil
 }
 
-func (c *confined) fork(l *launcher, mem []byte) (int, error) {
+func (c *confined) fork(l *launcher.Launcher, mem []byte) (int, error) {
 	done := make(chan forked)
 	c.jobs <- confinedJob{l: l, mem: mem, done: done}
 	f := <-done
@@ -114,28 +113,4 @@ func (c *confined) socket(kind int) (int, error) {
 	c.jobs <- confinedJob{make: open, done: done}
 	f := <-done
 	return f.pid, f.err
-}
-
-// cloneConfined calls clone, whose flags a filter can see. The child calls entry with
-// l on the stack that ends at stack.
-//
-//go:noescape
-func cloneConfined(flags, stack, entry uintptr, l *launcher) (pid, errno uintptr)
-
-// forkConfined is fork by the older call: the child takes the handlers of the agent's
-// signals away itself, before any can come.
-//
-//go:norace
-func (l *launcher) forkConfined(mem []byte) (int, error) {
-	l.handlers = true
-	main := launcherMain
-	entry := **(**uintptr)(unsafe.Pointer(&main)) // a func value points to its code's address
-	stack := uintptr(unsafe.Pointer(unsafe.SliceData(mem))) + uintptr(len(mem))
-	beforeFork()
-	pid, errno := cloneConfined(unix.CLONE_VM|uintptr(unix.SIGCHLD), stack, entry, l)
-	afterFork()
-	if errno != 0 {
-		return 0, os.NewSyscallError("clone", syscall.Errno(errno))
-	}
-	return int(pid), nil
 }

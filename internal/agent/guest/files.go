@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -52,13 +53,13 @@ func (a *Agent) onFile(p *peer, name string, req *wire.Request) error {
 		if err != nil {
 			return fileError("describe", name, err)
 		}
-		return p.JSON(wire.KindReply, wire.FileReply{Info: named([]api.FileInfo{info})[0]})
+		return p.JSON(wire.KindReply, wire.FileReply{Info: identity.Named([]api.FileInfo{info})[0]})
 	case wire.OpList:
 		list, err := list(name, string(req.Cursor), req.Limit)
 		if err != nil {
 			return err
 		}
-		list.Files = named(list.Files)
+		list.Files = identity.Named(list.Files)
 		return p.JSON(wire.KindReply, list)
 	case wire.OpLarge:
 		return p.JSON(wire.KindReply, large(name, req.Least))
@@ -398,7 +399,7 @@ var errGivenUp = errors.New("the transfer was given up")
 
 // makeDir makes a directory and its missing parents.
 func (a *Agent) makeDir(name string, mode uint32, owner string) error {
-	u, err := a.users.lookup(owner)
+	u, err := a.users.Lookup(owner)
 	if err != nil {
 		return err
 	}
@@ -408,7 +409,7 @@ func (a *Agent) makeDir(name string, mode uint32, owner string) error {
 	if mode&^0o7777 != 0 {
 		return api.Invalid("mode", "mode %#o has more than permission bits", mode)
 	}
-	if err := a.id.as(u, func() error { return mkdirAll(name, mode) }); err != nil {
+	if err := a.id.As(u, func() error { return mkdirAll(name, mode) }); err != nil {
 		return fileError("make directory", name, err)
 	}
 	return nil

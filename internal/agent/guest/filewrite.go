@@ -14,13 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
 // write receives a file. A regular one is replaced whole at the end, or not at
 // all; anything else (a device, a FIFO) is written in place.
 func (a *Agent) write(p *peer, name string, req *wire.Request) error {
-	u, err := a.users.lookup(req.User)
+	u, err := a.users.Lookup(req.User)
 	if err != nil {
 		return err
 	}
@@ -125,7 +126,7 @@ func copyTo(f *os.File, r io.Reader) error {
 }
 
 // replace writes a new file beside name and moves it there.
-func (a *Agent) replace(name string, u user, req *wire.Request, old *unix.Stat_t, r io.Reader) error {
+func (a *Agent) replace(name string, u identity.User, req *wire.Request, old *unix.Stat_t, r io.Reader) error {
 	mode := req.Mode
 	if mode == 0 {
 		mode = 0o644
@@ -142,7 +143,7 @@ func (a *Agent) replace(name string, u user, req *wire.Request, old *unix.Stat_t
 		return unix.ENAMETOOLONG
 	}
 	var f *os.File
-	err := a.id.as(u, func() (err error) {
+	err := a.id.As(u, func() (err error) {
 		if req.Parents && dir != "/" {
 			if err := mkdirAll(strings.TrimRight(dir, "/"), 0o755); err != nil {
 				return err

@@ -12,18 +12,19 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 )
 
 // What an engine of the host's own kernel gives beside the configuration, see
 // engine.Agent.
 const (
-	listenFD  = 5
-	tapFD     = 6
-	linkFD    = 7
-	farFD     = 8
-	linkFDs   = 3 // the last three
-	groupFD   = 9
-	maxLimits = 4
+	listenFD = 5
+	tapFD    = 6
+	linkFD   = 7
+	farFD    = 8
+	linkFDs  = 3 // the last three
+	groupFD  = 9
 )
 
 // givenListener is the socket that the agent was given to accept on; nil is none.
@@ -31,7 +32,7 @@ func givenListener() (net.Listener, error) {
 	if on, err := unix.GetsockoptInt(listenFD, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || on == 0 {
 		return nil, nil
 	}
-	for fd := listenFD; fd < groupFD+maxLimits; fd++ {
+	for fd := listenFD; fd < groupFD+launcher.MaxLimits; fd++ {
 		unix.CloseOnExec(fd)
 	}
 	f := os.NewFile(listenFD, "listener")
@@ -46,7 +47,7 @@ func givenListener() (net.Listener, error) {
 // givenGroups are the files by which a process joins the groups that limit it. Who was
 // given no listener was given none of them. The runtime has files of groups open too,
 // to read them.
-func givenGroups(given bool) (fds [maxLimits]int32) {
+func givenGroups(given bool) (fds [launcher.MaxLimits]int32) {
 	for i := range fds {
 		var st unix.Stat_t
 		fds[i] = -1

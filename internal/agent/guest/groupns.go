@@ -9,26 +9,29 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 )
 
 // rootGroups gives the agent, and all that it starts, a cgroup namespace whose roots are the
 // groups of the processes: those that the engine gave, and else those that the agent is in.
 // So a program reads of each of its cgroups that it is in the root, and a path of the host's
 // nowhere. It is best effort: without it a program reads where its group is in the agent's.
-func rootGroups(files [maxLimits]int32) {
+func rootGroups(files [launcher.MaxLimits]int32) {
 	ns := make(chan int, 1)
 	go groupNamespace(files, ns)
 	fd := <-ns
 	if fd < 0 {
 		return
 	}
-	_ = allThreads(unix.SYS_SETNS, uintptr(fd), unix.CLONE_NEWCGROUP, 0)
+	_ = identity.AllThreads(unix.SYS_SETNS, uintptr(fd), unix.CLONE_NEWCGROUP, 0)
 	unix.Close(fd)
 }
 
 // groupNamespace makes the namespace on a thread that is in the groups and ends with this.
 // It sends a descriptor; negative is none.
-func groupNamespace(files [maxLimits]int32, ns chan<- int) {
+func groupNamespace(files [launcher.MaxLimits]int32, ns chan<- int) {
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
 		// The first thread does not end, and memory is charged where it is. While it is
@@ -49,7 +52,7 @@ func groupNamespace(files [maxLimits]int32, ns chan<- int) {
 // errNoLimits is of an agent that was given no groups.
 var errNoLimits = errors.New("there are no groups to enter")
 
-func enterRoots(files [maxLimits]int32) (int, error) {
+func enterRoots(files [launcher.MaxLimits]int32) (int, error) {
 	entered := false
 	for _, fd := range files {
 		if fd < 0 {

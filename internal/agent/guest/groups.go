@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 )
 
 // groups are the agent's cgroups: one for each process that it starts, below one
@@ -38,17 +40,17 @@ type group struct {
 
 // openGroups mounts the hierarchy and makes the group for all processes. A
 // pidsMax of 0 is no limit.
-func openGroups(pidsMax int64, shown shownLimits, id identity) (*groups, error) {
+func openGroups(pidsMax int64, shown shownLimits, id identity.Identity) (*groups, error) {
 	root, err := mountCgroup2(0)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(root)
-	if id.userNS >= 0 {
+	if id.UserNS >= 0 {
 		// uid 0 of the processes must not be able to leave its group, should it
 		// ever see the hierarchy.
 		for _, name := range []string{"cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
-			if err := unix.Fchownat(root, name, agentID, agentID, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+			if err := unix.Fchownat(root, name, identity.AgentID, identity.AgentID, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 				return nil, fmt.Errorf("take over %s: %w", name, err)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -97,7 +98,7 @@ func TestNoSignalEndsTheAgent(t *testing.T) {
 		}
 		held |= bits
 	}
-	for sig := syscall.Signal(1); sig <= lastSignal; sig++ {
+	for sig := syscall.Signal(1); sig <= launcher.LastSignal; sig++ {
 		switch sig {
 		case syscall.SIGKILL, syscall.SIGSTOP: // no thread blocks them
 		case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH: // which end nothing

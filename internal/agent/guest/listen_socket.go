@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -68,11 +69,11 @@ func (a *Agent) bindSocket(o *wire.Listen) (net.Listener, *socketFile, error) {
 	owner, mode := o.User, uint32(0o600)
 	if owner == "" {
 		mode = 0o666
-		if a.users.self == nil {
+		if a.users.Self == nil {
 			owner = "0"
 		}
 	}
-	u, err := a.users.lookup(owner)
+	u, err := a.users.Lookup(owner)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -97,14 +98,14 @@ func (a *Agent) socketDir(name string, outside []api.Bytes) (*socketFile, error)
 	dir = path.Clean(dir)
 	found, err := openJudged(dir, outside)
 	if errors.Is(err, unix.ENOENT) {
-		u := user{}
-		if a.users.self != nil {
-			u = *a.users.self
+		u := identity.User{}
+		if a.users.Self != nil {
+			u = *a.users.Self
 		}
 		if err := judgeAbove(dir, outside); err != nil {
 			return nil, err
 		}
-		if err := a.id.as(u, func() error { return mkdirAll(dir, 0o755) }); err != nil {
+		if err := a.id.As(u, func() error { return mkdirAll(dir, 0o755) }); err != nil {
 			return nil, err
 		}
 		found, err = openJudged(dir, outside)
@@ -192,7 +193,7 @@ func judgeDir(dir *os.File, outside []api.Bytes) error {
 }
 
 // bindAt makes the socket. It takes nobody before it has its mode.
-func (a *Agent) bindAt(f *socketFile, u user, mode uint32) (net.Listener, error) {
+func (a *Agent) bindAt(f *socketFile, u identity.User, mode uint32) (net.Listener, error) {
 	fd, err := a.confined.socket(unix.SOCK_STREAM | unix.SOCK_NONBLOCK)
 	if err != nil {
 		return nil, err
@@ -200,12 +201,12 @@ func (a *Agent) bindAt(f *socketFile, u user, mode uint32) (net.Listener, error)
 	s := os.NewFile(uintptr(fd), f.name)
 	defer s.Close() // FileListener has its own copy
 	bind := func() error { return unix.Bind(fd, &unix.SockaddrUnix{Name: f.at()}) }
-	err = a.id.as(u, bind)
+	err = a.id.As(u, bind)
 	if errors.Is(err, unix.EADDRINUSE) && f.stale() {
 		if err := unix.Unlinkat(int(f.dir.Fd()), f.base, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, err
 		}
-		err = a.id.as(u, bind)
+		err = a.id.As(u, bind)
 	}
 	if err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -85,7 +86,7 @@ func setUp(versions []int) (*Agent, net.Listener, error) {
 		makeThreads(ownThreads)
 	}
 	for sig := unix.Signal(1); sig < 32; sig++ {
-		if ignoredSignals>>uint(sig)&1 != 0 {
+		if launcher.IgnoredSignals>>uint(sig)&1 != 0 {
 			signal.Ignore(sig)
 		}
 	}
@@ -127,9 +128,9 @@ func setUp(versions []int) (*Agent, net.Listener, error) {
 // the thread that it is sent to does not block it, and ends all of them otherwise. A real
 // fault ends the agent as before, without a trace of the stack.
 func ignoreGuarded() error {
-	ignore := sigAction{sigIgnore}
-	for sig := uintptr(1); sig <= lastSignal; sig++ {
-		if uint64(guardedSignals)>>sig&1 == 0 {
+	ignore := launcher.SigAction{launcher.SigIgnore}
+	for sig := uintptr(1); sig <= launcher.LastSignal; sig++ {
+		if uint64(launcher.GuardedSignals)>>sig&1 == 0 {
 			continue
 		}
 		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0); errno != 0 {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 )
 
 // otherMount is a directory that is not in the root's mount.
@@ -142,7 +144,7 @@ func TestUndoRestoresSharedDirectories(t *testing.T) {
 // the sentry alone, whose kernel gives no file capabilities.
 func TestCapabilitiesOfPrograms(t *testing.T) {
 	for shared, want := range map[bool]uint64{false: 0xa00405fb, true: 0x200405eb} {
-		if got := (identity{shared: shared}).caps(); got != want {
+		if got := (identity.Identity{Shared: shared}).Caps(); got != want {
 			t.Errorf("on a kernel of the host's, %v: %#x, want %#x", shared, got, want)
 		}
 	}

@@ -11,17 +11,14 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 )
-
-// shownIDs are what a program sees as its own ids.
-type shownIDs struct{ uid, gid uint32 }
 
 // maxNumbers bounds the namespaces that are kept. One that is given up lives on with the
 // programs in it.
@@ -37,21 +34,21 @@ type numbers struct {
 }
 
 type number struct {
-	shownIDs
+	identity.ShownIDs
 	fd int
 }
 
 func newNumbers(t *table) *numbers { return &numbers{table: t} }
 
 // with runs fn with a descriptor of the namespace in which the sandbox's one id is ids.
-func (n *numbers) with(ids shownIDs, fn func(userNS int) error) error {
+func (n *numbers) with(ids identity.ShownIDs, fn func(userNS int) error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	at := slices.IndexFunc(n.list, func(x number) bool { return x.shownIDs == ids })
+	at := slices.IndexFunc(n.list, func(x number) bool { return x.ShownIDs == ids })
 	if at < 0 {
 		fd, err := n.make(ids)
 		if err != nil {
-			return noNumber(user{shown: &ids}, err)
+			return noNumber(identity.User{Shown: &ids}, err)
 		}
 		if len(n.list) == maxNumbers {
 			_ = unix.Close(n.list[0].fd)
@@ -66,15 +63,15 @@ func (n *numbers) with(ids shownIDs, fn func(userNS int) error) error {
 }
 
 // noNumber says that a kernel does not show the sandbox's one id under another number.
-func noNumber(u user, err error) error {
-	return api.Errorf(api.CodeUnsupported, "user %d: this sandbox has one id, and its kernel does not give a program another number for it: %w", u.ids().uid, err).
+func noNumber(u identity.User, err error) error {
+	return api.Errorf(api.CodeUnsupported, "user %d: this sandbox has one id, and its kernel does not give a program another number for it: %w", u.IDs().UID, err).
 		WithHint("use root, which has no rights on the host, or a daemon that runs as root")
 }
 
 // make makes a namespace. Its first process opens it, for the agent has no right to look for it
 // there, and lives until the ids are mapped: the kernel gives the files of one that has ended to
 // root of the host.
-func (n *numbers) make(ids shownIDs) (int, error) {
+func (n *numbers) make(ids identity.ShownIDs) (int, error) {
 	proc := unix.AT_FDCWD
 	prefix := "/proc/"
 	if c := n.table.confined; c != nil {
@@ -86,7 +83,7 @@ func (n *numbers) make(ids shownIDs) (int, error) {
 			return -1, errors.New("there is no /proc that the agent can write to")
 		}
 	}
-	l, mem, err := newLauncherMemory()
+	l, mem, err := launcher.NewMemory()
 	if err != nil {
 		return -1, err
 	}
@@ -99,11 +96,11 @@ func (n *numbers) make(ids shownIDs) (int, error) {
 	defer unix.Close(said[1])
 	name := []byte("/proc/self/ns/user\x00")
 	defer runtime.KeepAlive(name)
-	*l = launcher{opens: &name[0], userNS: -1, outcome: int32(said[1])}
+	*l = launcher.Launcher{Opens: &name[0], UserNS: -1, Outcome: int32(said[1])}
 	// The reaper must not see its end.
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
-	pid, err := l.forkWith(mem, unix.CLONE_NEWUSER|unix.CLONE_FILES)
+	pid, err := l.ForkWith(mem, unix.CLONE_NEWUSER|unix.CLONE_FILES)
 	if err != nil {
 		return -1, fmt.Errorf("make user namespace: %w", err)
 	}
@@ -114,14 +111,14 @@ func (n *numbers) make(ids shownIDs) (int, error) {
 	if err := awaitOpen(said[0], pid); err != nil {
 		return -1, err
 	}
-	fd := int(l.userNS)
+	fd := int(l.UserNS)
 	if fd < 0 {
-		return -1, fmt.Errorf("open user namespace: %w", l.errno)
+		return -1, fmt.Errorf("open user namespace: %w", l.Errno)
 	}
 	for _, m := range []struct {
 		file string
 		id   uint32
-	}{{"gid_map", ids.gid}, {"uid_map", ids.uid}} {
+	}{{"gid_map", ids.GID}, {"uid_map", ids.UID}} {
 		line := strconv.FormatUint(uint64(m.id), 10) + " 0 1\n"
 		if err := writeAt(proc, prefix+strconv.Itoa(pid)+"/"+m.file, line); err != nil {
 			_ = unix.Close(fd)
@@ -154,25 +151,6 @@ func awaitOpen(said, pid int) error {
 	}
 }
 
-// open is the whole life of the first process of a namespace.
-//
-//go:norace
-//go:nosplit
-//go:nocheckptr
-func (l *launcher) open() {
-	at := unix.AT_FDCWD
-	fd, _, e := syscall.RawSyscall6(unix.SYS_OPENAT, uintptr(at), uintptr(unsafe.Pointer(l.opens)), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
-	if e == 0 {
-		l.userNS = int32(fd)
-	} else {
-		l.errno = e
-	}
-	syscall.RawSyscall(unix.SYS_WRITE, uintptr(l.outcome), uintptr(unsafe.Pointer(&l.byte_)), 1)
-	for { // until it is killed
-		syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
-	}
-}
-
 // joining are launchers on their way into a user namespace. Programs may enter none.
 type joining struct {
 	// asked: the agent is asked whether one may.
@@ -200,6 +178,6 @@ func (j *joining) has(pid int) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.ContainsFunc(j.list, func(l *parked) bool {
-		return l.pid == pid && stage(atomic.LoadUint32((*uint32)(&l.stage))) == stageParked
+		return l.pid == pid && launcher.Stage(atomic.LoadUint32((*uint32)(&l.Stage))) == launcher.StageParked
 	})
 }

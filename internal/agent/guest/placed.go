@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -24,7 +25,7 @@ type placing struct {
 	// rights runs what is judged, and makes what makes files.
 	rights, makes func(func() error) error
 	// user is who keeps what is written, if that is not privileged; nil is the agent.
-	user *user
+	user *identity.User
 }
 
 // doPlaced carries out what concerns files in a place.
@@ -40,13 +41,13 @@ func (a *Agent) doPlaced(p *peer, name string, req *wire.Request) error {
 		if err != nil {
 			return fileError("describe", name, err)
 		}
-		return p.JSON(wire.KindReply, wire.FileReply{Info: named([]api.FileInfo{info})[0]})
+		return p.JSON(wire.KindReply, wire.FileReply{Info: identity.Named([]api.FileInfo{info})[0]})
 	case wire.OpList:
 		l, err := pl.list(name, string(req.Cursor), req.Limit)
 		if err != nil {
 			return fileError("list", name, err)
 		}
-		l.Files = named(l.Files)
+		l.Files = identity.Named(l.Files)
 		return p.JSON(wire.KindReply, l)
 	case wire.OpRead:
 		f, err := pl.openFile(name)
@@ -70,22 +71,22 @@ func (a *Agent) doPlaced(p *peer, name string, req *wire.Request) error {
 func (a *Agent) placedAt(req *wire.Request) (*placing, error) {
 	pl := &placing{Place: req.Place}
 	if pl.User != "" {
-		u, err := a.users.lookup(pl.User)
+		u, err := a.users.Lookup(pl.User)
 		if err != nil {
 			return nil, err
 		}
-		pl.rights = func(fn func() error) error { return a.id.with(u, fn) }
+		pl.rights = func(fn func() error) error { return a.id.With(u, fn) }
 		pl.makes = pl.rights
-		if !u.root() {
+		if !u.Root() {
 			pl.user = &u
 		}
 	} else {
-		u, err := a.users.lookup(req.User)
+		u, err := a.users.Lookup(req.User)
 		if err != nil {
 			return nil, err
 		}
 		pl.rights = func(fn func() error) error { return fn() }
-		pl.makes = func(fn func() error) error { return a.id.as(u, fn) }
+		pl.makes = func(fn func() error) error { return a.id.As(u, fn) }
 	}
 	if len(pl.Within)+len(pl.ReadWithin) > api.MaxFileWithin {
 		return nil, api.Invalid("within", "%d directories are named", len(pl.Within)+len(pl.ReadWithin)).WithHint("at most %d", api.MaxFileWithin)

@@ -74,7 +74,7 @@ func (w *placedFile) begin(name string, parents bool) error {
 		return unix.ENAMETOOLONG
 	case w.spot.there && w.spot.st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil
-	case w.user != nil && w.spot.there && w.mode != 0 && w.spot.st.Uid != w.user.uid:
+	case w.user != nil && w.spot.there && w.mode != 0 && w.spot.st.Uid != w.user.UID:
 		return unix.EPERM // which bits it has is its owner's to say
 	}
 	var random [8]byte

@@ -13,12 +13,15 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 )
 
 // parked is the agent's side of one launcher: it owns the memory and its ends of
 // the pipes.
 type parked struct {
-	*launcher
+	*launcher.Launcher
 	mem   []byte
 	pid   int
 	group *group // nil without cgroups
@@ -37,8 +40,8 @@ type parked struct {
 type pool struct {
 	table  *table
 	groups *groups // nil without cgroups
-	id     identity
-	limits [maxLimits]int32 // of the engine's groups
+	id     identity.Identity
+	limits [launcher.MaxLimits]int32 // of the engine's groups
 	noFile unix.Rlimit
 	// numbers are the namespaces of users of a sandbox with one id.
 	numbers *numbers
@@ -61,7 +64,7 @@ type made struct {
 	err error
 }
 
-func newPool(t *table, g *groups, id identity, limits [maxLimits]int32) *pool {
+func newPool(t *table, g *groups, id identity.Identity, limits [launcher.MaxLimits]int32) *pool {
 	p := &pool{table: t, groups: g, id: id, limits: limits, noFile: fileLimit(), numbers: newNumbers(t), ready: make(chan made), taken: make(chan *child, 1), wanted: make(chan struct{}, 1), quit: make(chan struct{})}
 	p.wg.Go(p.run)
 	return p
@@ -82,7 +85,7 @@ func fileLimit() unix.Rlimit {
 
 func (p *pool) run() {
 	for {
-		l, err := p.park(p.id.userNS)
+		l, err := p.park(p.id.UserNS)
 		if l != nil {
 			l.pooled = true
 		}
@@ -154,12 +157,12 @@ func (p *pool) take() (*parked, error) {
 
 // takeFor returns a launcher for programs of a user. One for the namespace of a number is
 // made when it is asked for.
-func (p *pool) takeFor(u user) (*parked, error) {
-	if u.shown == nil {
+func (p *pool) takeFor(u identity.User) (*parked, error) {
+	if u.Shown == nil {
 		return p.take()
 	}
 	var l *parked
-	err := p.numbers.with(*u.shown, func(userNS int) (err error) {
+	err := p.numbers.with(*u.Shown, func(userNS int) (err error) {
 		l, err = p.park(userNS)
 		return err
 	})
@@ -224,13 +227,13 @@ func (p *pool) park(userNS int) (_ *parked, err error) {
 		*f = os.NewFile(uintptr(parent[i]), "pipe")
 	}
 	l.command, l.outcome = parent[3], parent[4]
-	*l.launcher = launcher{
-		userNS: int32(userNS), stdin: int32(child[0]), stdout: int32(child[1]), stderr: int32(child[2]),
-		command: int32(child[3]), outcome: int32(child[4]),
-		groupFDs: p.limits, noFile: p.noFile, setCaps: p.id.privileged, bound: p.id.caps(), setIDs: p.id.privileged && !p.id.only,
+	*l.Launcher = launcher.Launcher{
+		UserNS: int32(userNS), Stdin: int32(child[0]), Stdout: int32(child[1]), Stderr: int32(child[2]),
+		Command: int32(child[3]), Outcome: int32(child[4]),
+		GroupFDs: p.limits, NoFile: p.noFile, SetCaps: p.id.Privileged, Bound: p.id.Caps(), SetIDs: p.id.Privileged && !p.id.Only,
 	}
-	l.keep = [3]int32{l.userNS, l.launcher.command, l.launcher.outcome}
-	slices.Sort(l.keep[:])
+	l.Keep = [3]int32{l.UserNS, l.Launcher.Command, l.Launcher.Outcome}
+	slices.Sort(l.Keep[:])
 	if p.groups != nil {
 		if l.group, err = p.groups.make(); err != nil {
 			return nil, err
@@ -249,11 +252,11 @@ func (p *pool) memory(l *parked) error {
 	if n := len(p.spare); n > 0 {
 		l.mem = p.spare[n-1]
 		p.spare = p.spare[:n-1]
-		l.launcher = (*launcher)(unsafe.Pointer(unsafe.SliceData(l.mem)))
+		l.Launcher = (*launcher.Launcher)(unsafe.Pointer(unsafe.SliceData(l.mem)))
 		return nil
 	}
 	var err error
-	l.launcher, l.mem, err = newLauncherMemory()
+	l.Launcher, l.mem, err = launcher.NewMemory()
 	return err
 }
 
@@ -286,7 +289,7 @@ func (p *pool) release(l *parked) {
 		p.mu.Lock()
 		p.spare = append(p.spare, l.mem)
 		p.mu.Unlock()
-		l.mem, l.launcher = nil, nil
+		l.mem, l.Launcher = nil, nil
 	}
 }
 
@@ -299,7 +302,7 @@ type launch struct {
 	cwd              string
 	tty              string
 	combined         bool
-	user             user
+	user             identity.User
 }
 
 // launchTimeout bounds how long an execve may take. A process of the same uid can
@@ -311,7 +314,7 @@ const nudge = 50 * time.Millisecond
 
 // launchError is why a program was not executed.
 type launchError struct {
-	at  stage
+	at  launcher.Stage
 	err error
 }
 
@@ -342,41 +345,41 @@ func (l *parked) start(x launch) error {
 	}
 	var errs [5]error
 	var one **byte
-	l.paths, errs[0] = vector(x.paths)
-	l.argv, errs[1] = vector(x.argv)
-	l.env, errs[2] = vector(x.env)
+	l.Paths, errs[0] = vector(x.paths)
+	l.Argv, errs[1] = vector(x.argv)
+	l.Env, errs[2] = vector(x.env)
 	one, errs[3] = vector([]string{x.cwd})
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
-	l.cwd = *one
+	l.Cwd = *one
 	if x.tty != "" {
 		if one, errs[4] = vector([]string{x.tty}); errs[4] != nil {
 			return errs[4]
 		}
-		l.launcher.tty = *one
+		l.Launcher.Tty = *one
 	}
-	groups := make([]uint32, len(x.user.groups)+1)
-	ids, n := x.user.ids(), copy(groups, x.user.groups)
-	if x.user.shown != nil {
-		groups[0], n = ids.gid, 1
-		l.bound = 0
+	groups := make([]uint32, len(x.user.Groups)+1)
+	ids, n := x.user.IDs(), copy(groups, x.user.Groups)
+	if x.user.Shown != nil {
+		groups[0], n = ids.GID, 1
+		l.Bound = 0
 	}
 	pin.Pin(&groups[0])
-	l.groups, l.nGroups = &groups[0], uintptr(n)
-	l.uid, l.gid, l.combined = uintptr(ids.uid), uintptr(ids.gid), x.combined
-	l.caps = 0
-	if x.user.root() {
-		l.caps = l.bound
+	l.Groups, l.NGroups = &groups[0], uintptr(n)
+	l.UID, l.GID, l.Combined = uintptr(ids.UID), uintptr(ids.GID), x.combined
+	l.Caps = 0
+	if x.user.Root() {
+		l.Caps = l.Bound
 	}
-	if l.confined != nil && x.user.shown != nil {
+	if l.confined != nil && x.user.Shown != nil {
 		l.confined.joining.add(l)
 		defer l.confined.joining.remove(l)
 	}
 	if _, err := unix.Write(l.command, []byte{1}); errors.Is(err, unix.EPIPE) {
-		return &launchError{stageParking, errKilled}
+		return &launchError{launcher.StageParking, errKilled}
 	} else if err != nil {
-		return &launchError{stageParking, os.NewSyscallError("write", err)}
+		return &launchError{launcher.StageParking, os.NewSyscallError("write", err)}
 	}
 	if err := l.awaitOutcome(); err != nil {
 		return err
@@ -411,11 +414,11 @@ func (l *parked) awaitOutcome() error {
 		}
 		break
 	}
-	if l.stage >= stageFailed {
-		return &launchError{l.stage - stageFailed, l.errno}
+	if l.Stage >= launcher.StageFailed {
+		return &launchError{l.Stage - launcher.StageFailed, l.Errno}
 	}
-	if l.stage != stageExec && l.command >= 0 {
-		return &launchError{stageParking, errKilled}
+	if l.Stage != launcher.StageExec && l.command >= 0 {
+		return &launchError{launcher.StageParking, errKilled}
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -35,7 +37,7 @@ type processes struct {
 	table  *table
 	pool   *pool
 	groups *groups // nil without cgroups
-	users  *users
+	users  *identity.Users
 	clock  *clock
 	feed   *feed
 	budget *budget
@@ -185,7 +187,7 @@ func (ps *processes) launchOnce(p *process, l launch) (*run, error) {
 	}
 	k, err := ps.pool.takeFor(l.user)
 	if err != nil {
-		if l.user.shown == nil && !errors.Is(err, errStopping) {
+		if l.user.Shown == nil && !errors.Is(err, errStopping) {
 			ps.pool.settle(nil, nil)
 		}
 		r.closeTTY()
@@ -194,7 +196,7 @@ func (ps *processes) launchOnce(p *process, l launch) (*run, error) {
 	c := ps.table.child(k.pid)
 	r.child, r.group, r.started = c, k.group, time.Now()
 	if c == nil {
-		err = &launchError{stageParking, errKilled}
+		err = &launchError{launcher.StageParking, errKilled}
 	} else {
 		err = k.start(l)
 	}

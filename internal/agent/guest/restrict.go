@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -120,12 +121,12 @@ func (a *Agent) place(r wire.Rule) (*os.File, error) {
 	defer top.Close()
 	w := dirWalk{top: top}
 	defer w.close()
-	u, err := a.users.lookup("")
+	u, err := a.users.Lookup("")
 	if err != nil {
 		return nil, err
 	}
 	mkdir := func(at int, name string) error {
-		return a.id.as(u, func() error { return unix.Mkdirat(at, name, 0o755) })
+		return a.id.As(u, func() error { return unix.Mkdirat(at, name, 0o755) })
 	}
 	if r.Make {
 		w.mkdir = mkdir
@@ -191,7 +192,7 @@ func openMask(name string, flags int) (*os.File, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), name)
-	if err := errors.Join(unix.Fchown(fd, agentID, agentID), setMode(fd, 0)); err != nil {
+	if err := errors.Join(unix.Fchown(fd, identity.AgentID, identity.AgentID), setMode(fd, 0)); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -211,7 +212,7 @@ func (m *masks) close() {
 // noAccess says that a file is a mask. The agent has the right to enter it, and
 // must not.
 func noAccess(st *unix.Stat_t) bool {
-	return st.Uid == agentID && st.Gid == agentID && st.Mode&0o7777 == 0
+	return st.Uid == identity.AgentID && st.Gid == identity.AgentID && st.Mode&0o7777 == 0
 }
 
 // explain makes of an error of the file system what the rules of the mounts have

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 )
 
 // cpuPeriod is the period of cpu.max, in microseconds.
@@ -49,7 +50,7 @@ func (l shownLimits) narrow() {
 		set.Set(cpu)
 	}
 	// Threads that are started later inherit it.
-	_ = allThreads(unix.SYS_SCHED_SETAFFINITY, 0, unsafe.Sizeof(set), uintptr(unsafe.Pointer(&set)))
+	_ = identity.AllThreads(unix.SYS_SCHED_SETAFFINITY, 0, unsafe.Sizeof(set), uintptr(unsafe.Pointer(&set)))
 	runtime.KeepAlive(&set)
 }
 

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 )
 
 // deadly are the signals that end a restart policy: who sends one wants an end.
@@ -20,7 +21,7 @@ func errEnded(id string) error {
 // signal sends a signal to the process of that id, its group or its tree.
 // forestall is that of api.SignalRequest.
 func (ps *processes) signal(id string, number int, scope api.SignalScope, forestall bool) error {
-	if number <= 0 || number > lastSignal {
+	if number <= 0 || number > launcher.LastSignal {
 		return api.Invalid("signal", "signal %d does not exist", number)
 	}
 	sig := unix.Signal(number)
@@ -106,7 +107,7 @@ func (ps *processes) signalGroup(r *run, sig unix.Signal) error {
 
 // signalRun signals the process group that a run began with.
 func (ps *processes) signalRun(r *run, number int) error {
-	if number <= 0 || number > lastSignal {
+	if number <= 0 || number > launcher.LastSignal {
 		return api.Invalid("signal", "signal %d does not exist", number)
 	}
 	return ps.table.signal(r.child, unix.Signal(number), true)

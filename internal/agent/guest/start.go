@@ -6,13 +6,14 @@ import (
 	"errors"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -72,35 +73,18 @@ func (ps *processes) prepare(x *wire.Exec) (launch, error) {
 		return l, api.Invalid("cwd", "the working directory holds a NUL byte")
 	}
 	var err error
-	if l.user, err = ps.users.lookup(x.User); err != nil {
+	if l.user, err = ps.users.Lookup(x.User); err != nil {
 		return l, err
 	}
-	if l.user.shown != nil {
-		ps.users.adopt(l.cwd, l.user.shown.uid)
+	if l.user.Shown != nil {
+		ps.users.Adopt(l.cwd, l.user.Shown.UID)
 	}
-	l.env = l.user.environment(l.env)
+	l.env = l.user.Environment(l.env)
 	l.paths = candidates(l.argv[0], expandPath(l.env))
-	if x.TTY && !has(l.env, "TERM") {
+	if x.TTY && !identity.HasVar(l.env, "TERM") {
 		l.env = append(l.env, "TERM="+defaultTerm)
 	}
 	return l, nil
-}
-
-// environment adds what a login would set and the caller has not: programs look
-// for their settings under HOME and give up without it.
-func (u user) environment(env []string) []string {
-	for _, e := range []struct {
-		name  string
-		value func() string
-	}{{"HOME", u.writableHome}, {"USER", u.login}, {"LOGNAME", u.login}} {
-		if has(env, e.name) {
-			continue
-		}
-		if value := e.value(); value != "" {
-			env = append(env, e.name+"="+value)
-		}
-	}
-	return env
 }
 
 // expandPath puts the home in the place of ~ at the beginning of directories of PATH, as
@@ -134,11 +118,6 @@ func expandPath(env []string) string {
 	return search
 }
 
-// has reports whether an environment sets a variable.
-func has(env []string, name string) bool {
-	return slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
-}
-
 // candidates are the paths to try for a program, as a shell would.
 func candidates(name, search string) []string {
 	if strings.Contains(name, "/") {
@@ -167,16 +146,16 @@ func startError(err error, l launch) error {
 		return internal("start process", err)
 	}
 	switch le.at {
-	case stageCwd:
+	case launcher.StageCwd:
 		return cwdError(l.cwd, le.err)
-	case stageIDs:
-		if l.user.shown != nil {
+	case launcher.StageIDs:
+		if l.user.Shown != nil {
 			return noNumber(l.user, le.err)
 		}
 		if errors.Is(le.err, unix.EINVAL) {
-			return api.Invalid("user", "uid %d or gid %d does not exist in this sandbox", l.user.uid, l.user.gid)
+			return api.Invalid("user", "uid %d or gid %d does not exist in this sandbox", l.user.UID, l.user.GID)
 		}
-	case stageExec:
+	case launcher.StageExec:
 		return execError(l, le.err)
 	}
 	return internal("start process", err)

@@ -48,9 +48,9 @@ func (t *table) fork(l *parked) error {
 	if t.stopping {
 		return errStopping
 	}
-	fork := l.launcher.fork
+	fork := l.Launcher.Fork
 	if t.confined != nil {
-		fork = func(mem []byte) (int, error) { return t.confined.fork(l.launcher, mem) }
+		fork = func(mem []byte) (int, error) { return t.confined.fork(l.Launcher, mem) }
 	}
 	pid, err := fork(l.mem)
 	if err != nil {

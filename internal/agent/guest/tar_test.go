@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
@@ -216,7 +217,7 @@ func TestImportOwners(t *testing.T) {
 	if _, err := in.TarIn(t.Context(), dir, api.TarInOptions{Owner: "nobody-of-that-name"}, pack(t)); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("an owner that does not exist: %v", err)
 	}
-	for _, ids := range [][2]int{{agentID, 0}, {0, agentID}, {agentID + 1, 0}, {0, agentID + 1}} {
+	for _, ids := range [][2]int{{identity.AgentID, 0}, {0, identity.AgentID}, {identity.AgentID + 1, 0}, {0, identity.AgentID + 1}} {
 		owned.Uid, owned.Gid = ids[0], ids[1]
 		if _, err := in.TarIn(t.Context(), dir, api.TarInOptions{Owner: "keep"}, pack(t, owned)); api.CodeOf(err) != api.CodeInvalid {
 			t.Errorf("%v as owner and group: %v", ids, err)

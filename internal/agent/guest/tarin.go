@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 	"github.com/cloche-dev/cloche/internal/archive"
 )
@@ -84,11 +85,11 @@ func (a *Agent) tarIn(p *peer, name, owner string, o wire.Tar) error {
 	if o.KeepOwner {
 		owner = "0:0"
 	}
-	u, err := a.users.lookup(owner)
+	u, err := a.users.Lookup(owner)
 	if err != nil {
 		return err
 	}
-	if o.KeepOwner && (!a.id.privileged || a.users.single) {
+	if o.KeepOwner && (!a.id.Privileged || a.users.Single) {
 		return api.Invalid("owner", "the owners of the archive cannot be kept: this sandbox has one user only").
 			WithHint("leave owner out")
 	}
@@ -110,7 +111,7 @@ func (a *Agent) tarIn(p *peer, name, owner string, o wire.Tar) error {
 	if o.Atomic || o.Clear {
 		recoverImports(d, a.asOwner)
 	}
-	err = a.id.as(u, func() error {
+	err = a.id.As(u, func() error {
 		if o.Atomic || o.Clear {
 			return x.atomic(d, in)
 		}
@@ -149,7 +150,7 @@ func (m madeDirs) undo() error {
 }
 
 // makeTarget makes the directory name where it is missing.
-func (a *Agent) makeTarget(name string, u user) (madeDirs, error) {
+func (a *Agent) makeTarget(name string, u identity.User) (madeDirs, error) {
 	var missing madeDirs
 	for dir := path.Clean(name); dir != "/"; dir = path.Dir(dir) {
 		var st unix.Stat_t
@@ -158,7 +159,7 @@ func (a *Agent) makeTarget(name string, u user) (madeDirs, error) {
 		}
 		missing = append(madeDirs{dir}, missing...)
 	}
-	if err := a.id.as(u, func() error { return mkdirAll(name, 0o755) }); err != nil {
+	if err := a.id.As(u, func() error { return mkdirAll(name, 0o755) }); err != nil {
 		return nil, fileError("make directory", name, err)
 	}
 	return missing, nil
@@ -275,7 +276,7 @@ func (x *unpacker) entry(e archive.Entry, r io.Reader) error {
 		return api.Invalid("body", "the tar has %.200q, which lies in a mount of its own and cannot be put in place with the rest", e.Path).
 			WithHint("exclude it, and import into the mount by itself")
 	}
-	if x.keepOwner && (e.UID >= agentID || e.GID >= agentID) {
+	if x.keepOwner && (e.UID >= identity.AgentID || e.GID >= identity.AgentID) {
 		return api.Invalid("body", "%.200q in the tar belongs to %d:%d, which no file in a sandbox can", e.Path, e.UID, e.GID)
 	}
 	var err error

@@ -14,11 +14,11 @@ import (
 
 // asOwner runs fn with the rights that the programs of a user of this sandbox have.
 func (a *Agent) asOwner(uid uint32, fn func() error) error {
-	u, err := a.users.lookup(strconv.FormatUint(uint64(uid), 10))
+	u, err := a.users.Lookup(strconv.FormatUint(uint64(uid), 10))
 	if err != nil {
 		return err
 	}
-	return a.id.with(u, fn)
+	return a.id.With(u, fn)
 }
 
 // recovery ends what killed imports have left in a target.

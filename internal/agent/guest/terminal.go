@@ -11,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 )
 
 // openTerminal makes a terminal that belongs to u. The path is of its other side.
-func openTerminal(rows, cols uint16, u user) (*os.File, string, error) {
+func openTerminal(rows, cols uint16, u identity.User) (*os.File, string, error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, "", api.Errorf(api.CodeUnsupported, "this sandbox has no terminals: %w", fmt.Errorf("open /dev/ptmx: %w", err))
@@ -28,8 +29,8 @@ func openTerminal(rows, cols uint16, u user) (*os.File, string, error) {
 		err = resize(f, rows, cols)
 	}
 	path := "/dev/pts/" + strconv.FormatUint(uint64(n), 10)
-	if err == nil && !u.root() {
-		if err = unix.Chown(path, int(u.uid), int(u.gid)); errors.Is(err, unix.EPERM) {
+	if err == nil && !u.Root() {
+		if err = unix.Chown(path, int(u.UID), int(u.GID)); errors.Is(err, unix.EPERM) {
 			err = nil // a terminal of the agent's own user
 		}
 	}

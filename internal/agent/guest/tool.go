@@ -81,7 +81,7 @@ func (a *Agent) toolPlace(at api.ToolPlace, owner string) (*place, error) {
 	if err := checkPath("root", at.Root); err != nil {
 		return nil, err
 	}
-	u, err := a.users.lookup(owner)
+	u, err := a.users.Lookup(owner)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (a *Agent) toolPlace(at api.ToolPlace, owner string) (*place, error) {
 	}
 	return &place{
 		root: bounds{b}, name: path.Clean(at.Root), rel: rel, way: strings.TrimRight(at.Root, "/") + "/",
-		as: func(fn func() error) error { return a.id.as(u, fn) },
+		as: func(fn func() error) error { return a.id.As(u, fn) },
 	}, nil
 }
 

@@ -1,8 +1,10 @@
 //go:build linux
 
-package guest
+package identity
 
 import (
+	"os"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -13,51 +15,53 @@ const (
 	maxAdoptedBytes = 64 << 20
 	// maxAdoptedDepth bounds the directories below each other.
 	maxAdoptedDepth = 64
+	// adoptedNames is how many names of a directory are read at once.
+	adoptedNames = 256
 )
 
-// adopt gives a directory of a user, with all of it that belongs to the user, to the one id of
+// Adopt gives a directory of a user, with all of it that belongs to the user, to the one id of
 // the sandbox, which the user's programs have. On a kernel with ids of its own, an image and
 // root inside give files to other ids, and those programs have no right to them. It does what
 // it can; what is not done is refused to the programs by the kernel.
-func (us *users) adopt(dir string, uid uint32) {
-	if !us.adopts || dir == "" || uid == 0 {
+func (us *Users) Adopt(dir string, uid uint32) {
+	if !us.Adopts || dir == "" || uid == 0 {
 		return
 	}
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
-	defer unix.Close(fd)
+	home := os.NewFile(uintptr(fd), dir)
+	defer home.Close()
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Uid != uid {
 		return
 	}
-	a := adoption{uid: uid, dev: st.Dev, left: maxAdopted, bytes: maxAdoptedBytes, buf: make([]byte, direntBytes)}
-	a.tree(fd, maxAdoptedDepth)
+	a := adoption{UID: uid, dev: st.Dev, left: maxAdopted, bytes: maxAdoptedBytes}
+	a.tree(home, maxAdoptedDepth)
 }
 
 // adoption is one call of adopt: whose files are given away, on which filesystem, and how much
 // still may be.
 type adoption struct {
-	uid   uint32
+	UID   uint32
 	dev   uint64
 	left  int
 	bytes int64
-	buf   []byte
 }
 
 // tree gives away what is in an open directory, and then the directory.
-func (a *adoption) tree(dir, depth int) {
+func (a *adoption) tree(dir *os.File, depth int) {
 	for a.left > 0 {
-		list, err := readDirents(dir, a.buf)
-		if err != nil || len(list) == 0 {
+		names, err := dir.Readdirnames(adoptedNames)
+		for _, name := range names {
+			a.entry(int(dir.Fd()), name, depth-1)
+		}
+		if err != nil {
 			break
 		}
-		for _, e := range list {
-			a.entry(dir, e.name, depth-1)
-		}
 	}
-	a.give(dir)
+	a.give(int(dir.Fd()))
 }
 
 func (a *adoption) entry(dir int, name string, depth int) {
@@ -70,7 +74,7 @@ func (a *adoption) entry(dir int, name string, depth int) {
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Uid != a.uid {
+	if unix.Fstat(fd, &st) != nil || st.Uid != a.UID {
 		return
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -88,8 +92,9 @@ func (a *adoption) entry(dir int, name string, depth int) {
 	if err != nil {
 		return
 	}
-	defer unix.Close(in)
-	a.tree(in, depth)
+	sub := os.NewFile(uintptr(in), name)
+	defer sub.Close()
+	a.tree(sub, depth)
 }
 
 // give gives an open file to the sandbox's id.

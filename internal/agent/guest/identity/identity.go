@@ -1,6 +1,6 @@
 //go:build linux
 
-package guest
+package identity
 
 import (
 	"bytes"
@@ -15,45 +15,46 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 )
 
-const agentID = agent.UID
+const AgentID = agent.UID
 
-// identity is who the agent is, and what it gives its processes.
-type identity struct {
+// Identity is who the agent is, and what it gives its processes.
+type Identity struct {
 	// privileged: the agent has capabilities to give and to take.
-	privileged bool
+	Privileged bool
 	// only: there is no other user than the agent's, and the kernel lets nobody become one.
-	only bool
+	Only bool
 	// shared: the kernel is the host's too.
-	shared bool
+	Shared bool
 	// userNS is the descriptor of the processes' user namespace; -1 is the
 	// agent's own.
-	userNS int
+	UserNS int
 }
 
-// caps are the capabilities of programs of uid 0.
-func (id identity) caps() uint64 {
-	if id.shared {
-		return sharedCaps
+// Caps are the capabilities of programs of uid 0.
+func (id Identity) Caps() uint64 {
+	if id.Shared {
+		return launcher.SharedCaps
 	}
-	return ownCaps
+	return launcher.OwnCaps
 }
 
-// harden gives the agent its identity. It is called before anything is started
+// Harden gives the agent its identity. It is called before anything is started
 // and before a token is read by anyone else.
-func harden(kernelGuards, single, shared bool) (identity, error) {
-	id := identity{userNS: -1, only: kernelGuards && single, shared: shared}
+func Harden(kernelGuards, single, shared bool) (Identity, error) {
+	id := Identity{UserNS: -1, Only: kernelGuards && single, Shared: shared}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return id, fmt.Errorf("make agent undumpable: %w", err)
 	}
-	if uid := os.Geteuid(); uid != 0 && (uid != agentID || kernelGuards) {
+	if uid := os.Geteuid(); uid != 0 && (uid != AgentID || kernelGuards) {
 		if !kernelGuards {
 			return id, fmt.Errorf("the agent runs as uid %d: only uid 0 can guard itself against its own processes", os.Geteuid())
 		}
 		return id, nil
 	}
-	id.privileged = true
+	id.Privileged = true
 	if kernelGuards {
 		return id, nil
 	}
@@ -66,7 +67,7 @@ func harden(kernelGuards, single, shared bool) (identity, error) {
 	if err != nil {
 		return id, err
 	}
-	id.userNS = fd
+	id.UserNS = fd
 	return id, nil
 }
 
@@ -77,10 +78,10 @@ func becomeAgent() error {
 		name string
 		call func() error
 	}{
-		{"keep capabilities", func() error { return allThreads(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0) }},
-		{"drop groups", func() error { return allThreads(unix.SYS_SETGROUPS, 0, 0, 0) }},
-		{"set gid", func() error { return allThreads(unix.SYS_SETRESGID, agentID, agentID, agentID) }},
-		{"set uid", func() error { return allThreads(unix.SYS_SETRESUID, agentID, agentID, agentID) }},
+		{"keep capabilities", func() error { return AllThreads(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0) }},
+		{"drop groups", func() error { return AllThreads(unix.SYS_SETGROUPS, 0, 0, 0) }},
+		{"set gid", func() error { return AllThreads(unix.SYS_SETRESGID, AgentID, AgentID, AgentID) }},
+		{"set uid", func() error { return AllThreads(unix.SYS_SETRESUID, AgentID, AgentID, AgentID) }},
 		{"raise capabilities", raiseAll},
 		{"make agent undumpable", func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }},
 	} {
@@ -91,7 +92,7 @@ func becomeAgent() error {
 	return nil
 }
 
-func allThreads(nr, a, b, c uintptr) error {
+func AllThreads(nr, a, b, c uintptr) error {
 	_, _, e := syscall.AllThreadsSyscall(nr, a, b, c)
 	if e == unix.ENOTSUP {
 		return fmt.Errorf("the agent is built with cgo, with which a process cannot change all its threads: %w", e)
@@ -111,7 +112,7 @@ type capState struct {
 // permitted reads the calling thread's capabilities and makes the effective set
 // equal to the permitted one, without applying it.
 func permitted() (*capState, error) {
-	s := &capState{hdr: unix.CapUserHeader{Version: capVersion3}}
+	s := &capState{hdr: unix.CapUserHeader{Version: launcher.CapVersion3}}
 	if err := unix.Capget(&s.hdr, &s.data[0]); err != nil {
 		return nil, err
 	}
@@ -127,7 +128,7 @@ func raiseAll() error {
 		return err
 	}
 	// Both arguments are used by each thread's call while s is alive.
-	err = allThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&s.hdr)), uintptr(unsafe.Pointer(&s.data)), 0)
+	err = AllThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&s.hdr)), uintptr(unsafe.Pointer(&s.data)), 0)
 	runtime.KeepAlive(s)
 	return err
 }
@@ -159,7 +160,7 @@ func makeUserNS() (int, error) {
 		_, _ = unix.Wait4(pid, nil, 0, nil)
 	}()
 	dir := "/proc/" + strconv.Itoa(pid)
-	mapping := []byte("0 0 " + strconv.FormatUint(agentID, 10) + "\n")
+	mapping := []byte("0 0 " + strconv.FormatUint(AgentID, 10) + "\n")
 	for _, name := range []string{"/uid_map", "/gid_map"} {
 		if err := writeFile(dir+name, mapping); err != nil {
 			return -1, fmt.Errorf("map ids: %w", err)
@@ -175,12 +176,12 @@ func makeUserNS() (int, error) {
 // forkUserNS forks a process into a new user namespace; it ends when gate's
 // write end closes.
 func forkUserNS(gateRead, gateWrite int) (int, error) {
-	l, mem, err := newLauncherMemory()
+	l, mem, err := launcher.NewMemory()
 	if err != nil {
 		return 0, err
 	}
-	*l = launcher{holder: true, command: int32(gateRead), outcome: int32(gateWrite)}
-	return l.forkWith(mem, unix.CLONE_NEWUSER)
+	*l = launcher.Launcher{Holder: true, Command: int32(gateRead), Outcome: int32(gateWrite)}
+	return l.ForkWith(mem, unix.CLONE_NEWUSER)
 }
 
 // writeFile writes one of the kernel's control files with a single write.
@@ -196,22 +197,22 @@ func writeFile(path string, data []byte) error {
 	return nil
 }
 
-// as runs fn on a thread that makes files as u, with the agent's capabilities.
+// As runs fn on a thread that makes files as u, with the agent's capabilities.
 // fn must not start goroutines that make files.
-func (id identity) as(u user, fn func() error) error {
-	if !id.privileged || (id.userNS < 0 && u.uid == 0 && u.gid == 0) {
+func (id Identity) As(u User, fn func() error) error {
+	if !id.Privileged || (id.UserNS < 0 && u.UID == 0 && u.GID == 0) {
 		return fn()
 	}
 	uid, gid := uint32(0), uint32(0)
-	if id.userNS >= 0 {
-		uid, gid = agentID, agentID
+	if id.UserNS >= 0 {
+		uid, gid = AgentID, AgentID
 	}
 	runtime.LockOSThread()
-	if err := setEffective(u.uid, u.gid); err != nil {
+	if err := setEffective(u.UID, u.GID); err != nil {
 		if back := setEffective(uid, gid); back == nil {
 			runtime.UnlockOSThread()
 		}
-		return fmt.Errorf("become uid %d: %w", u.uid, err)
+		return fmt.Errorf("become uid %d: %w", u.UID, err)
 	}
 	err := fn()
 	if back := setEffective(uid, gid); back != nil {
@@ -222,11 +223,11 @@ func (id identity) as(u user, fn func() error) error {
 	return err
 }
 
-// with runs fn on a thread that has the rights of u's programs and no others: the
+// With runs fn on a thread that has the rights of u's programs and no others: the
 // kernel judges what fn does as it judges them. fn must not start goroutines that use
 // files.
-func (id identity) with(u user, fn func() error) error {
-	if !id.privileged || id.only && u.root() {
+func (id Identity) With(u User, fn func() error) error {
+	if !id.Privileged || id.Only && u.Root() {
 		return fn()
 	}
 	uid, gid := uint32(os.Getuid()), uint32(os.Getgid())
@@ -236,10 +237,10 @@ func (id identity) with(u user, fn func() error) error {
 		if err = id.weaken(u); err == nil {
 			err = fn()
 		} else {
-			err = fmt.Errorf("become uid %d: %w", u.uid, err)
+			err = fmt.Errorf("become uid %d: %w", u.UID, err)
 		}
 		back := setEffective(uid, gid)
-		if back == nil && !id.only {
+		if back == nil && !id.Only {
 			back = setThreadGroups(groups)
 		}
 		if back != nil {
@@ -252,18 +253,18 @@ func (id identity) with(u user, fn func() error) error {
 }
 
 // weaken gives the calling thread the groups, the ids and the capabilities of u's programs.
-func (id identity) weaken(u user) error {
-	if !id.only {
-		if err := setThreadGroups(u.groups); err != nil {
+func (id Identity) weaken(u User) error {
+	if !id.Only {
+		if err := setThreadGroups(u.Groups); err != nil {
 			return err
 		}
 	}
-	if err := setEffective(u.uid, u.gid); err != nil {
+	if err := setEffective(u.UID, u.GID); err != nil {
 		return err
 	}
 	kept := uint64(0)
-	if u.root() {
-		kept = id.caps()
+	if u.Root() {
+		kept = id.Caps()
 	}
 	s, err := permitted()
 	if err != nil {

@@ -1,6 +1,6 @@
 //go:build linux
 
-package guest
+package identity
 
 import (
 	"bufio"
@@ -16,26 +16,26 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// user is who a process runs as.
-type user struct {
-	uid, gid uint32
-	groups   []uint32
+// User is who a process runs as.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32
 	name     string
-	home     string
+	Home     string
 	// shown is set for a user of a sandbox with one id only: uid and gid are then those of
 	// root, without its capabilities, and this is what programs see in their place.
-	shown *shownIDs
+	Shown *ShownIDs
 }
 
-// root reports whether programs of the user have root's capabilities.
-func (u user) root() bool { return u.uid == 0 && u.shown == nil }
+// Root reports whether programs of the user have root's capabilities.
+func (u User) Root() bool { return u.UID == 0 && u.Shown == nil }
 
-// ids are what the user's programs see.
-func (u user) ids() shownIDs {
-	if u.shown != nil {
-		return *u.shown
+// IDs are what the user's programs see.
+func (u User) IDs() ShownIDs {
+	if u.Shown != nil {
+		return *u.Shown
 	}
-	return shownIDs{u.uid, u.gid}
+	return ShownIDs{u.UID, u.GID}
 }
 
 const (
@@ -43,54 +43,54 @@ const (
 	maxGroups      = 1024
 )
 
-// users resolves names with the image's own /etc/passwd and /etc/group.
-type users struct {
-	single bool   // there is one id, which is root's
-	normal string // for an empty name
+// Users resolves names with the image's own /etc/passwd and /etc/group.
+type Users struct {
+	Single bool   // there is one id, which is root's
+	Normal string // for an empty name
 	// adopts: the kernel has more ids than the sandbox, and files may belong to them.
-	adopts bool
+	Adopts bool
 	// self is set for an agent without privilege: who it is.
-	self *user
+	Self *User
 }
 
-// lookup resolves "name", "uid", either with ":group" or ":gid", or "".
-func (us *users) lookup(spec string) (user, error) {
+// Lookup resolves "name", "uid", either with ":group" or ":gid", or "".
+func (us *Users) Lookup(spec string) (User, error) {
 	if spec == "" {
-		spec = us.normal
+		spec = us.Normal
 	}
-	if us.self != nil {
+	if us.Self != nil {
 		// Where one user is all there is, root of the sandbox is that user.
-		if spec == "" || us.single && namesRoot(spec) || spec == strconv.FormatUint(uint64(us.self.uid), 10) {
-			return *us.self, nil
+		if spec == "" || us.Single && namesRoot(spec) || spec == strconv.FormatUint(uint64(us.Self.UID), 10) {
+			return *us.Self, nil
 		}
-		return user{}, api.Invalid("user", "user %q: this agent runs without privilege and can start processes as its own user only", spec).
+		return User{}, api.Invalid("user", "user %q: this agent runs without privilege and can start processes as its own user only", spec).
 			WithHint("leave user empty")
 	}
 	if spec == "" || namesRoot(spec) {
-		return user{groups: []uint32{0}, name: "root", home: "/root"}, nil
+		return User{Groups: []uint32{0}, name: "root", Home: "/root"}, nil
 	}
 	name, group, hasGroup := strings.Cut(spec, ":")
 	u, err := us.account(name)
 	if err != nil {
-		return user{}, err
+		return User{}, err
 	}
 	if hasGroup {
-		if u.gid, err = us.group(group); err != nil {
-			return user{}, err
+		if u.GID, err = us.group(group); err != nil {
+			return User{}, err
 		}
 	}
-	if us.single {
+	if us.Single {
 		return us.shown(u, spec)
 	}
-	u.groups = []uint32{u.gid}
+	u.Groups = []uint32{u.GID}
 	if u.name != "" {
 		for _, f := range accountLines("/etc/group", 4) {
 			gid, err := strconv.ParseUint(f[2], 10, 32)
-			if err != nil || len(u.groups) == maxGroups {
+			if err != nil || len(u.Groups) == maxGroups {
 				continue
 			}
-			if slices.Contains(strings.Split(f[3], ","), u.name) && !slices.Contains(u.groups, uint32(gid)) {
-				u.groups = append(u.groups, uint32(gid))
+			if slices.Contains(strings.Split(f[3], ","), u.name) && !slices.Contains(u.Groups, uint32(gid)) {
+				u.Groups = append(u.Groups, uint32(gid))
 			}
 		}
 	}
@@ -98,18 +98,18 @@ func (us *users) lookup(spec string) (user, error) {
 }
 
 // shown is a user of a sandbox with one id only, as that id under another number.
-func (us *users) shown(u user, spec string) (user, error) {
-	if u.uid == 0 && u.gid == 0 {
-		return user{groups: []uint32{0}, name: u.name, home: u.home}, nil
+func (us *Users) shown(u User, spec string) (User, error) {
+	if u.UID == 0 && u.GID == 0 {
+		return User{Groups: []uint32{0}, name: u.name, Home: u.Home}, nil
 	}
-	if u.uid == 0 {
-		return user{}, api.Invalid("user", "user %q: root of this sandbox has no other group, because its daemon does not run as root", spec).
+	if u.UID == 0 {
+		return User{}, api.Invalid("user", "user %q: root of this sandbox has no other group, because its daemon does not run as root", spec).
 			WithHint("use root, another user with that group, or a daemon that runs as root")
 	}
-	if u.home != "/" {
-		us.adopt(u.home, u.uid)
+	if u.Home != "/" {
+		us.Adopt(u.Home, u.UID)
 	}
-	return user{groups: []uint32{0}, name: u.name, home: u.home, shown: &shownIDs{u.uid, u.gid}}, nil
+	return User{Groups: []uint32{0}, name: u.name, Home: u.Home, Shown: &ShownIDs{u.UID, u.GID}}, nil
 }
 
 // namesRoot reports whether a user is named that needs no account of the image.
@@ -121,8 +121,8 @@ func namesRoot(spec string) bool {
 	return false
 }
 
-// named adds what the image calls the users and the groups of files.
-func named(files []api.FileInfo) []api.FileInfo {
+// Named adds what the image calls the users and the groups of files.
+func Named(files []api.FileInfo) []api.FileInfo {
 	us, gs := accountNames("/etc/passwd"), accountNames("/etc/group")
 	for i := range files {
 		files[i].User, files[i].Group = us[files[i].UID], gs[files[i].GID]
@@ -144,32 +144,32 @@ func accountNames(file string) map[uint32]string {
 }
 
 // account finds the user with that name or number. A number needs no entry.
-func (us *users) account(name string) (user, error) {
+func (us *Users) account(name string) (User, error) {
 	number, numErr := parseID(name)
 	for _, f := range accountLines("/etc/passwd", 6) {
 		uid, err1 := strconv.ParseUint(f[2], 10, 32)
 		gid, err2 := strconv.ParseUint(f[3], 10, 32)
-		if err1 != nil || err2 != nil || uid >= agentID || gid >= agentID {
+		if err1 != nil || err2 != nil || uid >= AgentID || gid >= AgentID {
 			continue
 		}
 		if f[0] == name || (numErr == nil && uint32(uid) == number) {
-			return user{uid: uint32(uid), gid: uint32(gid), name: f[0], home: f[5]}, nil
+			return User{UID: uint32(uid), GID: uint32(gid), name: f[0], Home: f[5]}, nil
 		}
 	}
 	if numErr != nil {
-		return user{}, api.Invalid("user", "user %q is not in the image's /etc/passwd", name).
+		return User{}, api.Invalid("user", "user %q is not in the image's /etc/passwd", name).
 			WithHint("use a name from it, or a number")
 	}
-	return user{uid: number, home: "/"}, nil
+	return User{UID: number, Home: "/"}, nil
 }
 
-func (us *users) group(name string) (uint32, error) {
+func (us *Users) group(name string) (uint32, error) {
 	number, err := parseID(name)
 	if err == nil {
 		return number, nil
 	}
 	for _, f := range accountLines("/etc/group", 3) {
-		if gid, err := strconv.ParseUint(f[2], 10, 32); err == nil && f[0] == name && gid < agentID {
+		if gid, err := strconv.ParseUint(f[2], 10, 32); err == nil && f[0] == name && gid < AgentID {
 			return uint32(gid), nil
 		}
 	}
@@ -180,7 +180,7 @@ func (us *users) group(name string) (uint32, error) {
 // parseID reads a number below the agent's own.
 func parseID(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
-	if err == nil && n >= agentID {
+	if err == nil && n >= AgentID {
 		err = strconv.ErrRange
 	}
 	return uint32(n), err
@@ -216,4 +216,29 @@ func parseAccounts(r io.Reader, n int) [][]string {
 		}
 	}
 	return lines
+}
+
+// ShownIDs are what a program sees as its own ids.
+type ShownIDs struct{ UID, GID uint32 }
+
+// Environment adds what a login would set and the caller has not: programs look
+// for their settings under HOME and give up without it.
+func (u User) Environment(env []string) []string {
+	for _, e := range []struct {
+		name  string
+		value func() string
+	}{{"HOME", u.writableHome}, {"USER", u.login}, {"LOGNAME", u.login}} {
+		if HasVar(env, e.name) {
+			continue
+		}
+		if value := e.value(); value != "" {
+			env = append(env, e.name+"="+value)
+		}
+	}
+	return env
+}
+
+// HasVar reports whether an environment sets a variable.
+func HasVar(env []string, name string) bool {
+	return slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
 }

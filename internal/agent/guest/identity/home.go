@@ -1,6 +1,6 @@
 //go:build linux
 
-package guest
+package identity
 
 import (
 	"errors"
@@ -14,17 +14,17 @@ import (
 // uid follows.
 const tmpHome = "/tmp/home-"
 
-func (u user) login() string { return u.name }
+func (u User) login() string { return u.name }
 
 // writableHome is the user's own home, or where that is on a root that is read-only one
 // below /tmp: pip, npm and uv keep caches there, and give up without a place to write.
-func (u user) writableHome() string {
-	if u.home == "" || !onReadOnly(u.home) {
-		return u.home
+func (u User) writableHome() string {
+	if u.Home == "" || !onReadOnly(u.Home) {
+		return u.Home
 	}
-	dir := tmpHome + strconv.FormatUint(uint64(u.ids().uid), 10)
+	dir := tmpHome + strconv.FormatUint(uint64(u.IDs().UID), 10)
 	if err := u.own(dir); err != nil {
-		return u.home
+		return u.Home
 	}
 	return dir
 }
@@ -44,7 +44,7 @@ func onReadOnly(dir string) bool {
 
 // own makes a directory the user's. One that is there must be so already: others can
 // write beside it, and what they put there is not followed.
-func (u user) own(dir string) error {
+func (u User) own(dir string) error {
 	made := unix.Mkdir(dir, 0o700)
 	if made != nil && !errors.Is(made, unix.EEXIST) {
 		return made
@@ -58,11 +58,11 @@ func (u user) own(dir string) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if st.Uid == u.uid {
+	if st.Uid == u.UID {
 		return nil
 	}
 	if made != nil {
 		return unix.EEXIST
 	}
-	return unix.Fchown(fd, int(u.uid), int(u.gid))
+	return unix.Fchown(fd, int(u.UID), int(u.GID))
 }
