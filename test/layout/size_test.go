@@ -22,12 +22,11 @@ type size struct{ files, lines int }
 // next lineStep. The numbers only go down: a package that shrinks fails until its number is
 // lowered, and one that no longer needs its entry fails until that is removed.
 var largePackages = map[string]size{
-	"client":               {files: 43},
-	"internal/agent/guest": {files: 61, lines: 13000},
-	"internal/core":        {files: 44},
-	"internal/httpapi":     {files: 49},
-	"internal/sandbox":     {files: 59, lines: 13000},
-	"internal/workspace":   {files: 36},
+	"client":             {files: 43},
+	"internal/core":      {files: 44},
+	"internal/httpapi":   {files: 49},
+	"internal/sandbox":   {files: 59, lines: 13000},
+	"internal/workspace": {files: 36},
 }
 
 // wideTypes are types over maxTypeMethods, with how many methods they have. The numbers only

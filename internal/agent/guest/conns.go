@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/guest/session"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -21,10 +22,9 @@ const (
 	// maxStrangers bounds connections that have not shown the token. When it is
 	// reached the oldest goes, so that processes inside, which can connect too,
 	// cannot keep the host out by holding them.
-	maxStrangers  = 64
-	strangerTime  = 5 * time.Second
-	maxSessions   = 16
-	maxPerSession = 2048
+	maxStrangers = 64
+	strangerTime = 5 * time.Second
+	maxSessions  = 16
 )
 
 // conns counts who is connected.
@@ -86,12 +86,12 @@ func (a *Agent) converse(conn net.Conn, version int) {
 	if err != nil {
 		return
 	}
-	s := &session{mux: mux, heard: heard, version: version, direct: a.given}
-	defer s.end()
+	s := session.New(mux, heard, version, a.given)
+	defer s.End()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer mux.Close() // before the wait: ends every stream
-	slots := make(chan struct{}, maxPerSession)
+	slots := make(chan struct{}, session.MaxStreams)
 	for {
 		stream, err := mux.AcceptStream()
 		if err != nil {
@@ -104,7 +104,7 @@ func (a *Agent) converse(conn net.Conn, version int) {
 				a.answer(stream, s)
 			})
 		default:
-			_ = wire.NewWriter(stream).JSON(wire.KindFail, api.Errorf(api.CodeNoCapacity, "%d calls on this connection are open, which is the most", maxPerSession))
+			_ = wire.NewWriter(stream).JSON(wire.KindFail, api.Errorf(api.CodeNoCapacity, "%d calls on this connection are open, which is the most", session.MaxStreams))
 			stream.Close()
 		}
 	}

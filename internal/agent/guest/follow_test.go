@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/guest/output"
 )
 
 func TestFollowFromAnywhere(t *testing.T) {
@@ -71,7 +72,7 @@ func TestDroppedOutputIsAGap(t *testing.T) {
 	in.must(t, p)
 	until(t, in.Client, p.ExecID, ended)
 	const total = 1988895
-	out, _ := output(t, in.Client, p.ExecID, 1000)
+	out, _ := outputOf(t, in.Client, p.ExecID, 1000)
 	want := fmt.Sprintf("[gap %d]", total-64<<10-1000)
 	// The gap comes first, and the helper writes it after the chunk it came in.
 	if !strings.HasPrefix(out, want) || len(out) != len(want)+64<<10 || !strings.HasSuffix(out, "\n300000\n") {
@@ -94,7 +95,7 @@ func TestBlockWaitsForThePrimary(t *testing.T) {
 		}
 		return nil
 	})
-	if ps, err := in.Processes(t.Context()); err != nil || !ps[0].Running || n < 64<<10 || n > 64<<10+2*blockBytes {
+	if ps, err := in.Processes(t.Context()); err != nil || !ps[0].Running || n < 64<<10 || n > 64<<10+2*output.BlockBytes {
 		t.Fatalf("%d bytes, %+v, %v", n, ps, err)
 	}
 	// One that comes and goes loses and repeats nothing.
@@ -140,7 +141,7 @@ func TestBlockedProcessCanBeEnded(t *testing.T) {
 	if r := until(t, in.Client, p.ExecID, ended); r.Signal != "KILL" {
 		t.Fatalf("%+v", r)
 	}
-	out, _ := output(t, in.Client, p.ExecID, 0)
+	out, _ := outputOf(t, in.Client, p.ExecID, 0)
 	if strings.Contains(out, "gap") {
 		t.Fatal("something is missing")
 	}
@@ -157,7 +158,7 @@ func TestOutputOfAllKinds(t *testing.T) {
 	} {
 		p := managedShell(c.script)
 		in.must(t, p)
-		if out, _ := output(t, in.Client, p.ExecID, 0); out != c.want {
+		if out, _ := outputOf(t, in.Client, p.ExecID, 0); out != c.want {
 			t.Errorf("%s: %d bytes %.60q", name, len(out), out)
 		}
 	}

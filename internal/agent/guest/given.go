@@ -27,7 +27,7 @@ const (
 	groupFD  = 9
 )
 
-// givenListener is the socket that the agent was given to accept on; nil is none.
+// givenListener is the socket that the agent was given to accept on; may be nil.
 func givenListener() (net.Listener, error) {
 	if on, err := unix.GetsockoptInt(listenFD, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || on == 0 {
 		return nil, nil

@@ -70,7 +70,7 @@ func TestListenSocket(t *testing.T) {
 	if status, body := getAt(t, socket); status != 200 || body != "here" {
 		t.Error(status, body)
 	}
-	// The agent has processes of its own, and this one is none of them.
+	// The agent has processes of its own, and this one is not among them.
 	if got, want := <-who, fmt.Sprintf("%d 0 true", os.Getuid()); got != want {
 		t.Errorf("the peer is %s, want %s", got, want)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
+	"github.com/cloche-dev/cloche/internal/agent/guest/ports"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -33,7 +34,6 @@ const (
 	firstFD   = 5
 	spareFD   = 6
 	maxConfig = 64 << 10
-	backlog   = 1024
 )
 
 // Main is the agent's whole life: it reads its configuration from descriptor 3,
@@ -196,7 +196,7 @@ func listenLoopback(port int) (net.Listener, error) {
 	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		return nil, os.NewSyscallError("bind", err)
 	}
-	if err := unix.Listen(fd, backlog); err != nil {
+	if err := unix.Listen(fd, ports.Backlog); err != nil {
 		return nil, os.NewSyscallError("listen", err)
 	}
 	return net.FileListener(f)

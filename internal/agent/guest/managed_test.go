@@ -18,6 +18,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/guest/process"
 	"github.com/cloche-dev/cloche/test/longtest"
 )
 
@@ -60,7 +61,7 @@ func until(t testing.TB, c *agent.Client, id string, want func(api.Process) bool
 func ended(p api.Process) bool { return p.State.Ended() }
 
 // output follows a process to its end.
-func output(t testing.TB, c *agent.Client, id string, since int64) (out, errs string) {
+func outputOf(t testing.TB, c *agent.Client, id string, since int64) (out, errs string) {
 	t.Helper()
 	var b [2]strings.Builder
 	err := c.Follow(within(t, time.Minute), id, agent.FollowOptions{Since: since, Follow: true}, func(k agent.Chunk) error {
@@ -88,7 +89,7 @@ func TestManagedProcess(t *testing.T) {
 	if r.ExecID != p.ExecID || !r.Managed || r.Name != "pet" || r.State.Ended() && r.ExitCode == nil || r.PID <= 0 && r.Running {
 		t.Fatalf("%+v", r)
 	}
-	if out, errs := output(t, in.Client, p.ExecID, 0); out != "out\ninput\n" || errs != "an error\n" {
+	if out, errs := outputOf(t, in.Client, p.ExecID, 0); out != "out\ninput\n" || errs != "an error\n" {
 		t.Fatalf("%q, %q", out, errs)
 	}
 	r = until(t, in.Client, p.ExecID, ended)
@@ -233,7 +234,7 @@ func TestRestart(t *testing.T) {
 		p.Spec.Restart = &api.Restart{Policy: policy, BackoffMS: 50, MaxBackoffMS: 100, MaxRestarts: most}
 		in.must(t, p)
 		r := until(t, in.Client, p.ExecID, ended)
-		if out, _ := output(t, in.Client, p.ExecID, 0); out != strings.Repeat("run\n", r.Restarts+1) || r.Position != int64(len(out)) {
+		if out, _ := outputOf(t, in.Client, p.ExecID, 0); out != strings.Repeat("run\n", r.Restarts+1) || r.Position != int64(len(out)) {
 			t.Errorf("%s %s: output %q after %d restarts", policy, exit, out, r.Restarts)
 		}
 		return r
@@ -270,7 +271,7 @@ func TestShortRunsNeverCountAsSteady(t *testing.T) {
 	for _, c := range []struct{ waited, want time.Duration }{
 		{time.Millisecond, 10 * time.Second}, {time.Second, 10 * time.Second}, {30 * time.Second, 300 * time.Second},
 	} {
-		if got := steady(c.waited); got != c.want {
+		if got := process.Steady(c.waited); got != c.want {
 			t.Errorf("a run is steady after %s where the wait before it was %s, want %s", got, c.waited, c.want)
 		}
 	}
@@ -459,7 +460,7 @@ func (in *inside) startMany(t *testing.T, n int, argv ...string) {
 func TestManagedLimit(t *testing.T) {
 	in := boot(t, nil)
 	first := in.must(t, managedShell("exec sleep 600"))
-	in.startMany(t, maxManaged-1, "/bin/sleep", "600")
+	in.startMany(t, process.MaxManaged-1, "/bin/sleep", "600")
 	_, err := in.StartProcess(t.Context(), managedShell(":"))
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok || e.Code != api.CodeNoCapacity || !e.Retryable || e.RetryAfterMS != 1000 || !strings.Contains(e.Message, "live") {
@@ -478,7 +479,7 @@ func TestEndedManagedAreForgotten(t *testing.T) {
 	lives := in.must(t, managedShell("exec sleep 600"))
 	oldest := in.must(t, managedShell(":"))
 	until(t, in.Client, oldest.ExecID, ended)
-	in.startMany(t, maxEndedManaged, "/bin/true")
+	in.startMany(t, process.MaxEndedManaged, "/bin/true")
 	in.must(t, managedShell(":"))
 	for ctx := within(t, time.Minute); ; {
 		ps, err := in.Processes(ctx)
@@ -491,7 +492,7 @@ func TestEndedManagedAreForgotten(t *testing.T) {
 		if !has(lives.ExecID) {
 			t.Fatal("one that lives is forgotten")
 		}
-		if len(ps) == maxEndedManaged+1 && !has(oldest.ExecID) {
+		if len(ps) == process.MaxEndedManaged+1 && !has(oldest.ExecID) {
 			return
 		}
 	}
@@ -509,7 +510,7 @@ func TestForgetProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, in.Client, p.ExecID, ended)
-	out, _ := output(t, in.Client, p.ExecID, 0)
+	out, _ := outputOf(t, in.Client, p.ExecID, 0)
 	if err := in.ForgetProcess(t.Context(), p.ExecID); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/guest/process"
 )
 
 // bootSingle starts an agent whose sandbox has one id.
@@ -106,7 +107,7 @@ func TestNumbersTogether(t *testing.T) {
 	// A program traces one of its own user, and signals those of all.
 	in.runAs(t, "1000", "cat /proc/"+pid+"/environ >/dev/null && kill -0 "+pid)
 	in.runAs(t, "1001", "! cat /proc/"+pid+"/environ 2>/dev/null && kill -0 "+pid)
-	for i := range 2 * maxNumbers {
+	for i := range 2 * process.MaxNumbers {
 		uid := fmt.Sprint(2000 + i)
 		if got := in.runAs(t, uid, "id -u"); got != uid {
 			t.Fatalf("it is %s, not %s", got, uid)

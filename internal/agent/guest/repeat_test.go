@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/guest/process"
 )
 
 func TestRepeatableExec(t *testing.T) {
@@ -52,7 +53,7 @@ func TestRepeatableExec(t *testing.T) {
 		}
 	}
 	// The oldest results give way.
-	for range maxRepeats {
+	for range process.MaxRepeats {
 		x := shell(":")
 		x.Repeatable = true
 		if _, err := in.Exec(t.Context(), x); err != nil {

@@ -57,7 +57,7 @@ func TestStdinOffsets(t *testing.T) {
 	if _, err := in.WriteStdin(t.Context(), id, -1, []byte("x")); api.CodeOf(err) != api.CodeState {
 		t.Fatal(err)
 	}
-	if out, _ := output(t, in.Client, id, 0); out != "0123456789"+string(big) {
+	if out, _ := outputOf(t, in.Client, id, 0); out != "0123456789"+string(big) {
 		t.Fatalf("%d bytes, %.40q", len(out), out)
 	}
 	r := until(t, in.Client, id, ended)
@@ -105,7 +105,7 @@ func TestStdinThatIsNotRead(t *testing.T) {
 	if err := in.CloseStdin(t.Context(), p.ExecID); err != nil {
 		t.Fatal(err)
 	}
-	if out, _ := output(t, in.Client, p.ExecID, 0); strings.TrimSpace(out) != fmt.Sprint(len(big)) {
+	if out, _ := outputOf(t, in.Client, p.ExecID, 0); strings.TrimSpace(out) != fmt.Sprint(len(big)) {
 		t.Fatalf("%q", out)
 	}
 }

@@ -21,8 +21,8 @@ const (
 
 // Adopt gives a directory of a user, with all of it that belongs to the user, to the one id of
 // the sandbox, which the user's programs have. On a kernel with ids of its own, an image and
-// root inside give files to other ids, and those programs have no right to them. It does what
-// it can; what is not done is refused to the programs by the kernel.
+// root inside give files to other ids, and those programs have no right to them. It is best effort:
+// the kernel refuses the rest to the programs.
 func (us *Users) Adopt(dir string, uid uint32) {
 	if !us.Adopts || dir == "" || uid == 0 {
 		return

@@ -22,13 +22,13 @@ const AgentID = agent.UID
 
 // Identity is who the agent is, and what it gives its processes.
 type Identity struct {
-	// privileged: the agent has capabilities to give and to take.
+	// Privileged: the agent has capabilities to give and to take.
 	Privileged bool
-	// only: there is no other user than the agent's, and the kernel lets nobody become one.
+	// Only: the agent's user is the only one, and the kernel lets no process become another.
 	Only bool
-	// shared: the kernel is the host's too.
+	// Shared: the kernel is the host's too.
 	Shared bool
-	// userNS is the descriptor of the processes' user namespace; -1 is the
+	// UserNS is the descriptor of the processes' user namespace; -1 is the
 	// agent's own.
 	UserNS int
 }
@@ -42,7 +42,7 @@ func (id Identity) Caps() uint64 {
 }
 
 // Harden gives the agent its identity. It is called before anything is started
-// and before a token is read by anyone else.
+// and before another process can read a token.
 func Harden(kernelGuards, single, shared bool) (Identity, error) {
 	id := Identity{UserNS: -1, Only: kernelGuards && single, Shared: shared}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -92,6 +92,7 @@ func becomeAgent() error {
 	return nil
 }
 
+// AllThreads makes a system call on every thread of the agent.
 func AllThreads(nr, a, b, c uintptr) error {
 	_, _, e := syscall.AllThreadsSyscall(nr, a, b, c)
 	if e == unix.ENOTSUP {

@@ -15,7 +15,7 @@ import (
 // MaxLimits is how many cgroups of the engine's a launcher joins.
 const MaxLimits = 4
 
-// A launcher is a process that has been forked already and waits to be told what
+// Launcher is a process that has been forked already and waits to be told what
 // to execute, so that a start costs one execve. It shares the agent's memory
 // (the agent is not dumpable, so no one else sees it) and has its own stack,
 // descriptors and signal dispositions. Before it waits it has closed all other
@@ -30,7 +30,7 @@ const MaxLimits = 4
 type Launcher struct {
 	// Set before the fork.
 	Holder  bool  // only keeps a user namespace, until command's other end closes
-	Opens   *byte // only opens this, with the agent's descriptors, and waits for its end; nil is none
+	Opens   *byte // only opens this, with the agent's descriptors, and waits for its end; may be nil
 	UserNS  int32 // -1: none
 	Stdin   int32
 	Stdout  int32
@@ -38,7 +38,7 @@ type Launcher struct {
 	Command int32
 	Outcome int32
 	Keep    [3]int32 // userNS, command and outcome, sorted
-	// groups are the files that 0 is written to; -1 is none.
+	// GroupFDs are the files that 0 is written to; -1 is unused.
 	GroupFDs [MaxLimits]int32
 	handlers bool // the agent's are to be taken away
 	NoFile   unix.Rlimit
@@ -68,7 +68,7 @@ type Launcher struct {
 	data  [2]unix.CapUserData
 }
 
-// stage says how far a launcher came.
+// Stage says how far a launcher came.
 type Stage uint32
 
 const (
@@ -82,7 +82,7 @@ const (
 	StageFailed // added to the stage that failed
 )
 
-// sigAction is the kernel's struct, the handler first: zeros are the default disposition.
+// SigAction is the kernel's struct, the handler first: zeros are the default disposition.
 type SigAction [4]uint64
 
 const (
@@ -94,20 +94,20 @@ const (
 	keptCaps = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 		1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETPCAP |
 		1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_AUDIT_WRITE
-	// sharedCaps are keptCaps on a kernel that the sandbox shares with the host. There a
+	// SharedCaps are keptCaps on a kernel that the sandbox shares with the host. There a
 	// set-id file in a directory of the host loses its bits when its content changes, but
 	// not for a writer with FSETID; no program can set the bits, so none needs it.
 	SharedCaps = keptCaps &^ (1 << unix.CAP_FSETID)
-	// ownCaps are keptCaps on gVisor's kernel, which gives no file capabilities, also
+	// OwnCaps are keptCaps on gVisor's kernel, which gives no file capabilities, also
 	// not for the host. A user namespace in which uid 0 is mapped needs the capability.
 	OwnCaps     = keptCaps | 1<<unix.CAP_SETFCAP
 	CapVersion3 = 0x20080522
 	LastSignal  = 64
 	SigIgnore   = 1
-	// ignoredSignals would end or stop the agent. None of them is for it.
+	// IgnoredSignals would end or stop the agent.
 	IgnoredSignals = 1<<unix.SIGTERM | 1<<unix.SIGINT | 1<<unix.SIGHUP | 1<<unix.SIGQUIT | 1<<unix.SIGPIPE | 1<<unix.SIGUSR1 |
 		1<<unix.SIGUSR2 | 1<<unix.SIGALRM | 1<<unix.SIGTSTP | 1<<unix.SIGTTIN | 1<<unix.SIGTTOU
-	// guardedSignals are those for which a first process of a namespace has no handler, or
+	// GuardedSignals are those for which a first process of a namespace has no handler, or
 	// gives up the runtime's: faults, and two that the runtime leaves alone.
 	GuardedSignals = 1<<unix.SIGILL | 1<<unix.SIGTRAP | 1<<unix.SIGBUS | 1<<unix.SIGFPE | 1<<unix.SIGSEGV | 1<<unix.SIGSTKFLT | 1<<unix.SIGSYS |
 		1<<32 | 1<<34
@@ -130,7 +130,7 @@ func beforeFork()
 //go:linkname afterFork syscall.runtime_AfterFork
 func afterFork()
 
-// newLauncherMemory maps the memory of one launcher: the struct, then its stack.
+// NewMemory maps the memory of one launcher: the struct, then its stack.
 func NewMemory() (*Launcher, []byte, error) {
 	mem, err := unix.Mmap(-1, 0, launcherMemory, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -139,13 +139,13 @@ func NewMemory() (*Launcher, []byte, error) {
 	return (*Launcher)(unsafe.Pointer(unsafe.SliceData(mem))), mem, nil
 }
 
-// fork makes the launcher's process. Signals stay blocked in it until it
+// Fork makes the launcher's process. Signals stay blocked in it until it
 // executes.
 func (l *Launcher) Fork(mem []byte) (int, error) { return l.ForkWith(mem, 0) }
 
 //go:norace
 func (l *Launcher) ForkWith(mem []byte, flags uint64) (int, error) {
-	// No handler of the agent's is left in the child: it would run on this stack.
+	// The child has none of the agent's signal handlers: it would run on this stack.
 	args := &cloneArgs{
 		flags: flags | unix.CLONE_VM | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD),
 		stack: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), stackSize: uint64(len(mem)),
@@ -381,7 +381,7 @@ func (l *Launcher) fail(at Stage, e syscall.Errno) {
 //go:noescape
 func cloneConfined(flags, stack, entry uintptr, l *Launcher) (pid, errno uintptr)
 
-// forkConfined is fork by the older call: the child takes the handlers of the agent's
+// ForkConfined is Fork by the older call: the child takes the handlers of the agent's
 // signals away itself, before any can come.
 //
 //go:norace
