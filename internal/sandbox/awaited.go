@@ -38,9 +38,3 @@ func (s *live) lockOps(ctx context.Context) {
 	defer await.For(ctx, "another operation on the sandbox")()
 	s.ops.Lock()
 }
-
-// lock locks the table for a call.
-func (t *endpointTable) lock(ctx context.Context) {
-	defer await.For(ctx, "another change of the sandbox's endpoints")()
-	t.ops.Lock()
-}

@@ -119,7 +119,7 @@ func (m *Manager) newLive(permit policy.Permit) *live {
 	spec, id := permit.Spec(), api.NewID("sb-")
 	name := cmp.Or(spec.Name, id)
 	created := now()
-	return &live{
+	s := &live{
 		id: id, tenant: permit.Tenant(), name: name, profile: permit.Profile(),
 		dir:    filepath.Join(m.sandboxesDir(), id),
 		ended:  make(chan struct{}),
@@ -136,6 +136,8 @@ func (m *Manager) newLive(permit policy.Permit) *live {
 			Persistent: spec.Persistent == nil || *spec.Persistent, Transient: spec.Transient,
 		},
 	}
+	m.serveEndpoints(s)
+	return s
 }
 
 // run does the steps in order. Each pushes its own undo before the next begins.
@@ -443,7 +445,7 @@ func (s *live) save() error {
 	used := s.lease.used(now())
 	r := record{
 		Version: recordVersion, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
-		Endpoints: s.endpoints.grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, KeyDigest: s.digest, Removing: s.teardown.removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.began, LastUse: used, IdleSpent: s.lease.spent,
+		Endpoints: s.endpoints.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, KeyDigest: s.digest, Removing: s.teardown.removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.began, LastUse: used, IdleSpent: s.lease.spent,
 	}
 	if err := r.write(s.dir, !s.making.recorded()); err != nil {
 		return err

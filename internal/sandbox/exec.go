@@ -87,7 +87,7 @@ func (m *Manager) begin(ctx context.Context, s *live, permit policy.ExecPermit) 
 	if !permit.Valid() {
 		return start, nil, api.Errorf(api.CodeDenied, "no policy has granted this exec")
 	}
-	if err := m.waitEndpoints(ctx, s, permit.Request().WaitEndpoints); err != nil {
+	if err := s.endpoints.Wait(ctx, permit.Request().WaitEndpoints); err != nil {
 		return start, nil, err
 	}
 	given, err := m.given(ctx, s)
@@ -129,7 +129,7 @@ func (s *live) start(permit policy.ExecPermit, given map[string]string) agent.St
 	defer s.mu.Unlock()
 	req := permit.Request()
 	return agent.Start{
-		ExecID: req.ExecID, Argv: permit.Argv(), Env: environment(s.image.Env, given, permit.Env(), s.endpoints.exports(cmp.Or(req.Phase, api.PhaseRun)), req.Env),
+		ExecID: req.ExecID, Argv: permit.Argv(), Env: environment(s.image.Env, given, permit.Env(), s.endpoints.Exports(cmp.Or(req.Phase, api.PhaseRun)), req.Env),
 		Cwd: cmp.Or(permit.Cwd(), s.info.Cwd), User: cmp.Or(permit.User(), s.info.User), Stdin: req.Stdin, Timeout: permit.Timeout(),
 		MaxOutput: permit.MaxOutput(), Combined: req.Combined, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
 	}

@@ -33,11 +33,13 @@ func (m *Manager) unreadableSandbox(id, dir string, err error) *live {
 			info.CreatedAt = fi.ModTime().UTC()
 		}
 	}
-	return &live{
+	s := &live{
 		id: id, tenant: info.Tenant, name: info.Name, profile: info.Profile, dir: dir, info: info, wake: m.poke, digest: known.KeyDigest,
 		ended: make(chan struct{}), making: makingUnreadable, unreached: true,
 		lease: newLease(info.CreatedAt, info.Limits, now()),
 	}
+	m.serveEndpoints(s)
+	return s
 }
 
 // listUnreadable puts a sandbox whose record cannot be read into the tables, and says so

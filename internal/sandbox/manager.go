@@ -21,11 +21,12 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/egress/network"
-	"github.com/cloche-dev/cloche/internal/endpoint"
 	"github.com/cloche-dev/cloche/internal/endpoint/recording"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
+	"github.com/cloche-dev/cloche/internal/sandbox/files"
 	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -98,6 +99,8 @@ type Options struct {
 
 // Manager holds the sandboxes of one owner. It is safe for concurrent use.
 type Manager struct {
+	*files.Files
+
 	opts Options
 	log  *slog.Logger
 
@@ -116,12 +119,8 @@ type Manager struct {
 	// trap, which only tests set, fails or hangs at a named point of a create or
 	// an end.
 	trap func(ctx context.Context, point string) error
-	// sockets are those of all endpoints; nil is no bound.
-	sockets *endpoint.Sockets
-	// exchanges wait to be told.
-	exchanges chan api.Exchange
-	// captured is how much those that wait hold.
-	captured atomic.Int64
+	// endpoints serves the endpoints of all sandboxes.
+	endpoints *endpoints.Service
 	// deadlineGrace and deadlineLook are the constants; tests make them small.
 	deadlineGrace, deadlineLook time.Duration
 	// agentSilence is the value of the options, or the default.
@@ -167,7 +166,7 @@ type live struct {
 	// deadlines are those of its programs.
 	deadlines deadlines
 	// endpoints are those that it has now.
-	endpoints endpointTable
+	endpoints endpoints.Table
 
 	// space is what is known of what its workspace takes.
 	space space
@@ -287,15 +286,19 @@ func New(opts Options) *Manager {
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}
-	if opts.EndpointSockets > 0 {
-		m.sockets = endpoint.NewSockets(opts.EndpointSockets)
-	}
+	m.Files = files.New(func(caller policy.Caller, verb policy.Verb, ref string) (files.Sandbox, error) {
+		s, err := m.find(caller, verb, ref)
+		if err != nil {
+			return nil, err
+		}
+		return handle{m, s}, nil
+	})
+	m.endpoints = endpoints.New(endpoints.Options{
+		Context: ctx, Background: m.background, Logger: opts.Logger, Recordings: opts.Recordings, OwnAddress: opts.OwnAddress,
+		Sockets: opts.EndpointSockets, Secrets: opts.Secrets, Redact: opts.Redact, Exchanged: opts.Exchanged,
+	})
 	m.wg.Go(m.reap)
 	m.wg.Go(m.watchSpace)
-	if opts.Exchanged != nil {
-		m.exchanges = make(chan api.Exchange, maxExchanges)
-		m.wg.Go(m.tellExchanges)
-	}
 	return m
 }
 
@@ -452,9 +455,7 @@ func (m *Manager) Tally() (states map[Placed]int, active map[string]int64) {
 	for _, s := range m.all() {
 		info := s.snapshot()
 		states[Placed{info.State, info.Engine}]++
-		for _, e := range s.endpoints.open() {
-			active[e.name] += e.Status().Counters.Active
-		}
+		s.endpoints.Active(active)
 	}
 	return states, active
 }

@@ -29,7 +29,7 @@ func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref st
 	if _, err := m.agentOf(ctx, s); err != nil {
 		return api.Process{}, err
 	}
-	if err := m.waitEndpoints(ctx, s, permit.Request().WaitEndpoints); err != nil {
+	if err := s.endpoints.Wait(ctx, permit.Request().WaitEndpoints); err != nil {
 		return api.Process{}, err
 	}
 	given, err := m.given(ctx, s)

@@ -137,7 +137,7 @@ func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
 		m.adoptDeadlines(s, paused)
 		found.keeps(name, id)
 		m.attend(s, inst)
-		m.reopenEndpoints(ctx, s)
+		s.endpoints.Reopen(ctx)
 		m.log.Info("sandbox adopted", "sandbox", id)
 	}
 	m.resolve(s)
@@ -151,12 +151,13 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 		token: r.AgentToken, image: r.Image, engineState: r.EngineState, ended: make(chan struct{}),
 		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removal: r.Removal, unsettled: r.Unsettled, making: makingAnnounced, endReason: r.Info.Reason,
 	}
+	m.serveEndpoints(s)
 	if r.Removing {
 		s.teardown.step(teardownRemoving)
 	}
 	s.recall(r)
 	s.info.Teardown, s.digest = nil, r.KeyDigest
-	s.endpoints.adopt(r.Endpoints)
+	s.endpoints.Adopt(r.Endpoints)
 	if s.info.State == api.StateStopped || s.info.State == api.StateLost {
 		s.finish(ending{reason: "the sandbox was ended"})
 		return s, nil

@@ -80,7 +80,7 @@ func (m *Manager) remains(s *live, err error) []api.Resource {
 		disk, mounts = 1, mountsBelow(s.dir)
 	}
 	count := map[api.ResourceKind]int{
-		api.ResourceListeners: len(s.endpoints.open()), api.ResourceProcesses: runs, api.ResourceCgroup: group,
+		api.ResourceListeners: s.endpoints.Len(), api.ResourceProcesses: runs, api.ResourceCgroup: group,
 		api.ResourceMounts: mounts, api.ResourceDisk: disk,
 	}
 	if network != nil {

@@ -243,7 +243,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	s.mu.Lock()
 	inst, conn := s.inst, s.agent
 	s.mu.Unlock()
-	m.closeEndpoints(ctx, s)
+	s.endpoints.Close(ctx)
 	if conn != nil {
 		conn.close()
 	}

@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"cmp"
@@ -14,8 +14,8 @@ import (
 )
 
 // TarOut writes a directory or file as tar.
-func (m *Manager) TarOut(ctx context.Context, caller policy.Caller, ref, path string, o api.TarOutOptions, w io.Writer) (api.TarReport, error) {
-	return onAgent(ctx, m, caller, policy.VerbTarOut, ref, func(ctx context.Context, c *agent.Client, _ api.Sandbox) (api.TarReport, error) {
+func (f *Files) TarOut(ctx context.Context, caller policy.Caller, ref, path string, o api.TarOutOptions, w io.Writer) (api.TarReport, error) {
+	return onAgent(ctx, f, caller, policy.VerbTarOut, ref, func(ctx context.Context, c *agent.Client, _ api.Sandbox) (api.TarReport, error) {
 		sum := sha256.New()
 		report, err := c.TarOut(ctx, path, o, io.MultiWriter(sum, w))
 		return summed(report, sum, err)
@@ -23,8 +23,8 @@ func (m *Manager) TarOut(ctx context.Context, caller policy.Caller, ref, path st
 }
 
 // TarIn unpacks a tar into a directory, which is made when it is missing.
-func (m *Manager) TarIn(ctx context.Context, caller policy.Caller, ref, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
-	return onAgent(ctx, m, caller, policy.VerbTarIn, ref, func(ctx context.Context, c *agent.Client, sb api.Sandbox) (api.TarReport, error) {
+func (f *Files) TarIn(ctx context.Context, caller policy.Caller, ref, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
+	return onAgent(ctx, f, caller, policy.VerbTarIn, ref, func(ctx context.Context, c *agent.Client, sb api.Sandbox) (api.TarReport, error) {
 		o.Owner = cmp.Or(o.Owner, sb.User)
 		sum := sha256.New()
 		report, err := c.TarIn(ctx, path, o, io.TeeReader(r, sum))

@@ -1,4 +1,4 @@
-package sandbox
+package endpoints
 
 import (
 	"errors"
@@ -9,21 +9,21 @@ import (
 )
 
 // recordings opens what an endpoint records or replays.
-func (m *Manager) recordings(s *live, spec api.Endpoint) (record *recording.Writer, play *recording.Player, err error) {
+func (t *Table) recordings(spec api.Endpoint) (record *recording.Writer, play *recording.Player, err error) {
 	name, replays := strings.CutPrefix(spec.Target, api.TargetReplay)
 	switch {
 	case !replays && spec.Record == "":
 		return nil, nil, nil
-	case m.opts.Recordings == nil:
+	case t.service.o.Recordings == nil:
 		return nil, nil, api.Errorf(api.CodeUnsupported, "there are no recordings here")
 	case replays:
 		how := api.EndpointReplay{}
 		if spec.Replay != nil {
 			how = *spec.Replay
 		}
-		play, err = m.opts.Recordings.Play(s.tenant, name, how)
+		play, err = t.service.o.Recordings.Play(t.names.Tenant, name, how)
 	default:
-		record, err = m.opts.Recordings.Record(s.tenant, spec.Record, s.id, spec.Name)
+		record, err = t.service.o.Recordings.Record(t.names.Tenant, spec.Record, t.names.ID, spec.Name)
 	}
 	if err == nil {
 		return record, play, nil
@@ -34,8 +34,8 @@ func (m *Manager) recordings(s *live, spec api.Endpoint) (record *recording.Writ
 	return nil, nil, api.Errorf(api.CodeInternal, "the recording of endpoint %s cannot be opened", spec.Name).WithCause(err)
 }
 
-// taped is what of an endpoint is open for as long as it is.
-func taped(e api.Endpoint) string {
+// recordingOf is what of an endpoint is open for as long as it is.
+func recordingOf(e api.Endpoint) string {
 	if strings.HasPrefix(e.Target, api.TargetReplay) {
 		return e.Target
 	}

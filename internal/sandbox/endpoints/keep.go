@@ -1,4 +1,4 @@
-package sandbox
+package endpoints
 
 import (
 	"context"
@@ -11,37 +11,25 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// openEndpoints is the step of a create: they are there before anything runs.
-func (c *creation) openEndpoints(ctx context.Context) error {
-	grants := c.permit.Endpoints()
-	if len(grants) == 0 {
-		return nil
-	}
-	c.s.undo.push("endpoints", func(ctx context.Context) error {
-		c.m.closeEndpoints(ctx, c.s)
-		return nil
-	})
+// Open opens the endpoints of a sandbox that is being created, before any program runs.
+func (t *Table) Open(ctx context.Context, grants []policy.EndpointGrant, client *agent.Client) error {
 	// A port that Cloche chooses must not be one that another endpoint requests.
 	slices.SortStableFunc(grants, func(a, b policy.EndpointGrant) int { return boolInt(a.Auto) - boolInt(b.Auto) })
 	for _, g := range grants {
-		g, err := c.m.findPort(ctx, c.s, g, c.client)
+		g, err := t.findPort(ctx, g, client)
 		if err != nil {
 			return err
 		}
-		e, err := c.m.newEndpoint(c.m.ctx, c.s, g)
+		e, err := t.open(t.service.o.Context, g)
 		if err != nil {
 			return err
 		}
-		c.s.endpoints.put(g, e)
-		if err := c.m.bind(ctx, c.s, e, c.client); err != nil {
+		t.put(g, e)
+		if err := t.bind(ctx, e, client); err != nil {
 			return err
 		}
 	}
-	specs := c.s.endpoints.specs()
-	c.s.mu.Lock()
-	c.s.info.Endpoints = specs
-	c.s.mu.Unlock()
-	c.m.keepEndpoints(c.s)
+	t.startKeeper()
 	return nil
 }
 
@@ -50,13 +38,13 @@ const autoFirst, autoLast = 13132, 13387
 
 // findPort finds one that nothing inside has, for an endpoint that leaves it to the
 // daemon, and takes it. The grant that comes back says which.
-func (m *Manager) findPort(ctx context.Context, s *live, g policy.EndpointGrant, client *agent.Client) (policy.EndpointGrant, error) {
+func (t *Table) findPort(ctx context.Context, g policy.EndpointGrant, client *agent.Client) (policy.EndpointGrant, error) {
 	if g.Spec.Listen != api.EndpointListenAuto {
 		return g, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	others := s.endpoints.specs()
+	others := t.Specs()
 	for port := autoFirst; port <= autoLast; port++ {
 		if slices.ContainsFunc(others, func(o api.Endpoint) bool { return o.Port() == port }) {
 			continue
@@ -86,14 +74,14 @@ func boolInt(b bool) int {
 // maxEndpointWait bounds how long a program may wait for an endpoint.
 const maxEndpointWait = 30 * time.Second
 
-// waitEndpoints waits until the endpoints are ready that a program asks for.
-func (m *Manager) waitEndpoints(ctx context.Context, s *live, names []string) error {
+// Wait waits until the endpoints are ready that a program asks for.
+func (t *Table) Wait(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, maxEndpointWait)
 	defer cancel()
 	for _, name := range names {
-		e := s.endpoints.named(name)
+		e := t.named(name)
 		if e == nil {
-			return noEndpoint(s, name)
+			return t.missing(name)
 		}
 		if err := e.Ready(ctx); err != nil {
 			return err
@@ -102,31 +90,31 @@ func (m *Manager) waitEndpoints(ctx context.Context, s *live, names []string) er
 	return nil
 }
 
-// reopenEndpoints serves the endpoints of an adopted sandbox again.
-func (m *Manager) reopenEndpoints(ctx context.Context, s *live) {
-	for _, g := range s.endpoints.grants() {
-		e, err := m.newEndpoint(m.ctx, s, g)
+// Reopen serves the endpoints of an adopted sandbox again.
+func (t *Table) Reopen(ctx context.Context) {
+	for _, g := range t.Grants() {
+		e, err := t.open(t.service.o.Context, g)
 		if err != nil {
-			m.log.Error("reopen endpoint", "sandbox", s.id, "endpoint", g.Spec.Name, "error", err)
+			t.service.o.Logger.Error("reopen endpoint", "sandbox", t.names.ID, "endpoint", g.Spec.Name, "error", err)
 			continue
 		}
-		s.endpoints.put(g, e)
+		t.put(g, e)
 	}
-	m.rebind(ctx, s)
-	m.keepEndpoints(s)
+	t.rebind(ctx)
+	t.startKeeper()
 }
 
 // rebind puts all endpoints in their places that are not. It returns the client that
 // they are on; nil is that the sandbox is out of reach.
-func (m *Manager) rebind(ctx context.Context, s *live) *agent.Client {
-	client, err := m.agentOf(ctx, s)
+func (t *Table) rebind(ctx context.Context) *agent.Client {
+	client, err := t.sandbox.Agent(ctx)
 	if err != nil {
 		return nil
 	}
-	s.endpoints.ops.Lock()
-	defer s.endpoints.ops.Unlock()
+	t.ops.Lock()
+	defer t.ops.Unlock()
 	lost := false
-	for _, e := range s.endpoints.open() {
+	for _, e := range t.served() {
 		e.mu.Lock()
 		bound, other := e.ln != nil && e.on == client, e.ln != nil && e.on != client
 		e.mu.Unlock()
@@ -137,8 +125,8 @@ func (m *Manager) rebind(ctx context.Context, s *live) *agent.Client {
 		if other {
 			e.Enter(api.EndpointBinding, lostConnection)
 		}
-		if err := m.bind(ctx, s, e, client); err != nil {
-			m.log.Warn("put endpoint in its place again", "sandbox", s.id, "endpoint", e.name, "error", err)
+		if err := t.bind(ctx, e, client); err != nil {
+			t.service.o.Logger.Warn("put endpoint in its place again", "sandbox", t.names.ID, "endpoint", e.name, "error", err)
 			e.Enter(api.EndpointFailed, "it cannot be put in its place")
 			// What has its port may keep it for good; anything else is tried again.
 			lost = lost || api.CodeOf(err) != api.CodeConflict
@@ -151,22 +139,21 @@ func (m *Manager) rebind(ctx context.Context, s *live) *agent.Client {
 }
 
 // keepEndpoints has the endpoints of a sandbox put in their places again whenever the
-// connection to it was lost, until closeEndpoints or the Manager closes.
-func (m *Manager) keepEndpoints(s *live) {
-	t := &s.endpoints
+// connection to it was lost, until Close or the end of the service.
+func (t *Table) startKeeper() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stop != nil || t.over || len(t.all) == 0 {
 		return
 	}
-	ctx, stop := context.WithCancel(m.ctx)
+	ctx, stop := context.WithCancel(t.service.o.Context)
 	kept := make(chan struct{})
 	t.stop, t.kept = stop, kept
-	runs := m.background(func() {
+	runs := t.service.o.Background(func() {
 		defer close(kept)
-		m.keep(ctx, s)
-		if m.ctx.Err() != nil {
-			for _, e := range t.open() {
+		t.keep(ctx)
+		if t.service.o.Context.Err() != nil {
+			for _, e := range t.served() {
 				e.shut(context.WithoutCancel(ctx), 0)
 			}
 		}
@@ -183,10 +170,10 @@ const lostConnection = "the connection to the sandbox was lost, and what was und
 // The wait between two attempts to reach a sandbox begins at keepMin and doubles.
 const keepMin, keepMax = 20 * time.Millisecond, 2 * time.Second
 
-func (m *Manager) keep(ctx context.Context, s *live) {
+func (t *Table) keep(ctx context.Context) {
 	wait := keepMin
 	for ctx.Err() == nil {
-		client := m.rebind(ctx, s)
+		client := t.rebind(ctx)
 		if client == nil {
 			select {
 			case <-time.After(wait):
@@ -201,17 +188,16 @@ func (m *Manager) keep(ctx context.Context, s *live) {
 		case <-ctx.Done():
 			return
 		}
-		for _, e := range s.endpoints.open() {
+		for _, e := range t.served() {
 			e.unbind()
 			e.Enter(api.EndpointBinding, lostConnection)
 		}
 	}
 }
 
-// closeEndpoints ends the endpoints of a sandbox that ends: at once, for a connection
+// Close ends the endpoints of a sandbox that ends: at once, for a connection
 // would keep nothing alive that is worth it. It may be called again.
-func (m *Manager) closeEndpoints(ctx context.Context, s *live) {
-	t := &s.endpoints
+func (t *Table) Close(ctx context.Context) {
 	t.ops.Lock()
 	defer t.ops.Unlock()
 	t.mu.Lock()
@@ -222,7 +208,7 @@ func (m *Manager) closeEndpoints(ctx context.Context, s *live) {
 	if stop != nil {
 		stop()
 	}
-	for _, e := range t.open() {
+	for _, e := range t.served() {
 		e.shut(ctx, 0)
 		t.drop(e)
 	}
