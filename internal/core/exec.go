@@ -7,7 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
-	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/process"
 )
 
 // target returns the sandbox that a request is for, by its ref or by the identity of the request.
@@ -96,9 +96,9 @@ func (s *Service) stream(ctx context.Context, caller Caller, sb api.Sandbox, per
 	}}, nil
 }
 
-// Stream is a running exec whose end is recorded. See sandbox.Stream.
+// Stream is a running exec whose end is recorded. See process.Stream.
 type Stream struct {
-	*sandbox.Stream
+	*process.Stream
 	ended   func(api.Result) error
 	onClose func()
 	closing sync.Once

@@ -8,11 +8,11 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
-	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/process"
 )
 
 // AttachEvent is one event of an attach.
-type AttachEvent = sandbox.AttachEvent
+type AttachEvent = process.AttachEvent
 
 // StartProcess starts a managed process.
 func (s *Service) StartProcess(ctx context.Context, caller Caller, ref string, spec api.ProcessSpec) (_ api.Process, err error) {
@@ -117,13 +117,13 @@ func (s *Service) WriteStdin(ctx context.Context, caller Caller, ref, id string,
 }
 
 // Attach attaches to a process. The Attachment neither blocks nor ends the process.
-func (s *Service) Attach(ctx context.Context, caller Caller, ref, id string, r api.AttachRequest) (*sandbox.Attachment, error) {
+func (s *Service) Attach(ctx context.Context, caller Caller, ref, id string, r api.AttachRequest) (*process.Attachment, error) {
 	d := details{"exec_id": id, "write": strconv.FormatBool(r.Write || r.Exclusive), "exclusive": strconv.FormatBool(r.Exclusive)}
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
 		return nil, s.refused(ctx, caller, policy.VerbAttach, "", d, err)
 	}
-	var a *sandbox.Attachment
+	var a *process.Attachment
 	err = s.recorded(ctx, caller, policy.VerbAttach, sb.ID, d, func() (err error) {
 		a, err = s.opts.Sandboxes.Attach(ctx, caller, sb.ID, id, r)
 		return err

@@ -29,6 +29,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/rulefile"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 	"github.com/cloche-dev/cloche/internal/secret"
 	"github.com/cloche-dev/cloche/internal/skill"
 	"github.com/cloche-dev/cloche/internal/snapshot"
@@ -108,7 +109,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 	options := sandbox.Options{
 		Dir: h.home.ownerDir(), Owner: owner, Ephemeral: ephemeral, Engines: engines, Images: images,
 		Workspaces: workspaces, Snapshots: snapshots, AgentImage: agentImage(images), Logger: logger,
-		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retention(h.rules.Retention), Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
+		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retentionOf(h.rules.Retention), Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
 		Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r sandbox.Refusal) { h.core.Refused(sb, r) },
 		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x api.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isListener,
 		Recordings: recordings, EndpointSockets: endpointSockets(),
@@ -295,8 +296,8 @@ func auditOptions(home string, r rules.Rules, secrets *secret.Store, alarm func(
 }
 
 // retention is the operator's rule; none is the room's default.
-func retention(r rules.RetentionRule) sandbox.Retention {
-	out := sandbox.Retention{Count: r.Count}
+func retentionOf(r rules.RetentionRule) retention.Rule {
+	out := retention.Rule{Count: r.Count}
 	if r.For != nil {
 		// Nothing is kept of what ended a moment ago.
 		out.For = max(time.Duration(*r.For), time.Nanosecond)

@@ -12,6 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/process"
 )
 
 // benchFixture is a sandbox on the imaginary machine, for what happens on this
@@ -35,7 +36,7 @@ func benchStart(b *testing.B, m *sandbox.Manager, sb api.Sandbox, spec api.Proce
 	}
 }
 
-func benchAttach(b *testing.B, m *sandbox.Manager, sb api.Sandbox, r api.AttachRequest) *sandbox.Attachment {
+func benchAttach(b *testing.B, m *sandbox.Manager, sb api.Sandbox, r api.AttachRequest) *process.Attachment {
 	b.Helper()
 	a, err := m.Attach(b.Context(), operator, sb.ID, "p", r)
 	if err != nil {

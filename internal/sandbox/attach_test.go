@@ -14,9 +14,10 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/process"
 )
 
-func attach(t *testing.T, m *sandbox.Manager, sb api.Sandbox, id string, r api.AttachRequest) *sandbox.Attachment {
+func attach(t *testing.T, m *sandbox.Manager, sb api.Sandbox, id string, r api.AttachRequest) *process.Attachment {
 	t.Helper()
 	a, err := m.Attach(t.Context(), operator, sb.ID, id, r)
 	if err != nil {
@@ -27,7 +28,7 @@ func attach(t *testing.T, m *sandbox.Manager, sb api.Sandbox, id string, r api.A
 }
 
 // drain reads an attach to its end: its output, with gaps as "<n>", and the exit.
-func drain(a *sandbox.Attachment) (string, *api.Result, error) {
+func drain(a *process.Attachment) (string, *api.Result, error) {
 	var out strings.Builder
 	var exit *api.Result
 	for {
@@ -68,7 +69,7 @@ func TestAttachEndsWithItsInput(t *testing.T) {
 }
 
 // until reads an attach until its output ends with text.
-func until(t *testing.T, a *sandbox.Attachment, text string) {
+func until(t *testing.T, a *process.Attachment, text string) {
 	t.Helper()
 	var out strings.Builder
 	for !strings.HasSuffix(out.String(), text) {
@@ -223,7 +224,7 @@ func TestReadersAreBounded(t *testing.T) {
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
-	var last *sandbox.Attachment
+	var last *process.Attachment
 	for range 1024 {
 		last = attach(t, m, sb, "cat", api.AttachRequest{})
 	}
@@ -399,7 +400,7 @@ func TestAttachSeesRemovalAndTheEndOfItsSandbox(t *testing.T) {
 	}
 	ends := make(chan outcome)
 	a, b := attach(t, m, sb, "a", api.AttachRequest{}), attach(t, m, sb, "b", api.AttachRequest{})
-	for _, x := range []*sandbox.Attachment{a, b} {
+	for _, x := range []*process.Attachment{a, b} {
 		go func() {
 			_, exit, err := drain(x)
 			ends <- outcome{exit, err}

@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/sandbox/process"
 )
 
 const (
@@ -78,8 +79,8 @@ func (m *Manager) newConn(s *live, inst engine.Instance) *agentConn {
 	}}
 }
 
-// get returns a live client.
-func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
+// Get returns a live client.
+func (c *agentConn) Get(ctx context.Context) (*agent.Client, error) {
 	if client, err := c.current(); client != nil || err != nil {
 		return client, err
 	}
@@ -87,7 +88,7 @@ func (c *agentConn) get(ctx context.Context) (*agent.Client, error) {
 	defer await.Of(ctx, name)()
 	asked := now()
 	if err := c.dialing.lock(ctx); err != nil {
-		return nil, canceledCall(err)
+		return nil, process.CanceledCall(err)
 	}
 	defer c.dialing.unlock()
 	if client, err := c.current(); client != nil || err != nil {
@@ -210,8 +211,8 @@ func (c *agentConn) dial(ctx context.Context, timeout time.Duration) (*agent.Cli
 	return agent.Connect(ctx, conn, c.token)
 }
 
-// close ends the connection for good.
-func (c *agentConn) close() {
+// Close ends the connection for good.
+func (c *agentConn) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
@@ -230,7 +231,7 @@ func (m *Manager) agentOf(ctx context.Context, s *live) (*agent.Client, error) {
 	if conn == nil || info.State != api.StateRunning && info.State != api.StateStopping && info.State != api.StateDeleting {
 		return nil, notRunning(info)
 	}
-	return conn.get(ctx)
+	return conn.Get(ctx)
 }
 
 // reachRetry is the interval for reconnecting to the agent of a sandbox while a caller waits for
@@ -271,12 +272,4 @@ func (m *Manager) attended(ctx context.Context, s *live) (_ context.Context, don
 		}
 	}()
 	return ctx, func() { cancel(nil) }
-}
-
-// silenced is err, or why ctx, which is of attended, ended.
-func silenced(ctx context.Context, err error) error {
-	if e, ok := errors.AsType[*api.Error](context.Cause(ctx)); ok && err != nil {
-		return e
-	}
-	return err
 }

@@ -49,14 +49,14 @@ func dialed(t *testing.T) (*agentConn, *dialedInstance) {
 	}
 	i := &dialedInstance{Instance: inst}
 	c := &agentConn{inst: i, token: token}
-	t.Cleanup(c.close)
+	t.Cleanup(c.Close)
 	return c, i
 }
 
 // A call of a connected sandbox, or of one that has ended, waits for no dial.
 func TestGetWaitsForNoDial(t *testing.T) {
 	c, i := dialed(t)
-	client, err := c.get(t.Context())
+	client, err := c.Get(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,11 +66,11 @@ func TestGetWaitsForNoDial(t *testing.T) {
 	defer c.dialing.unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if got, err := c.get(ctx); got != client || err != nil {
+	if got, err := c.Get(ctx); got != client || err != nil {
 		t.Errorf("of one that is connected: %p, %v, want %p", got, err, client)
 	}
-	c.close()
-	if _, err := c.get(ctx); api.CodeOf(err) != api.CodeState {
+	c.Close()
+	if _, err := c.Get(ctx); api.CodeOf(err) != api.CodeState {
 		t.Errorf("of one that has ended: %v, want %s", err, api.CodeState)
 	}
 	if i.dials != 1 {
@@ -82,7 +82,7 @@ func TestGetWaitsForNoDial(t *testing.T) {
 // dial.
 func TestGetTakesTheClientOfAnotherDial(t *testing.T) {
 	c, i := dialed(t)
-	client, err := c.get(t.Context())
+	client, err := c.Get(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestGetTakesTheClientOfAnotherDial(t *testing.T) {
 	}
 	got := make(chan answer, 1)
 	go func() {
-		client, err := c.get(ctx)
+		client, err := c.Get(ctx)
 		got <- answer{client, err}
 	}()
 	tick := time.NewTicker(time.Millisecond)
@@ -123,8 +123,8 @@ func TestGetTakesTheClientOfAnotherDial(t *testing.T) {
 // A sandbox that ends while its agent is dialled has no client: the call says so.
 func TestGetOfAnEndDuringTheDial(t *testing.T) {
 	c, i := dialed(t)
-	i.before = c.close
-	if client, err := c.get(t.Context()); client != nil || api.CodeOf(err) != api.CodeState {
+	i.before = c.Close
+	if client, err := c.Get(t.Context()); client != nil || api.CodeOf(err) != api.CodeState {
 		t.Errorf("%p, %v, want %s", client, err, api.CodeState)
 	}
 }

@@ -38,7 +38,7 @@ func TestCallsShareADial(t *testing.T) {
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				_, err := c.get(t.Context())
+				_, err := c.Get(t.Context())
 				if api.CodeOf(err) != api.CodeSandboxLost || !strings.Contains(err.Error(), "the sandbox's agent (stopped: its sentry and gofer) does not answer") {
 					t.Errorf("%v", err)
 				}
@@ -48,7 +48,7 @@ func TestCallsShareADial(t *testing.T) {
 		early, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		early, notes := await.With(early)
-		_, err := c.get(early)
+		_, err := c.Get(early)
 		if part, _ := notes.Last(); err == nil || part != "the sandbox's agent (stopped: its sentry and gofer)" {
 			t.Errorf("%v, waiting for %q", err, part)
 		}
@@ -59,7 +59,7 @@ func TestCallsShareADial(t *testing.T) {
 		time.Sleep(time.Second)
 		// A later one dials for itself.
 		begun = time.Now()
-		if _, err := c.get(t.Context()); time.Since(begun) < dialTimeout {
+		if _, err := c.Get(t.Context()); time.Since(begun) < dialTimeout {
 			t.Errorf("after %s: %v", time.Since(begun), err)
 		}
 	})

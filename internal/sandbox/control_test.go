@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/sandbox"
 )
+
+// maxExecs is how many execs of one sandbox may be under way.
+const maxExecs = 192
 
 // A sandbox that is full of programs, which hold everything that a program can, is
 // looked at, changed and ended as any other: nothing is locked while they run, and
@@ -31,7 +33,13 @@ func TestControlOfAFullSandbox(t *testing.T) {
 	if res, err := m.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "exit 3"})); err != nil || *res.ExitCode != 3 {
 		t.Errorf("an exec beside another: %+v, %v", res, err)
 	}
-	sandbox.FillExecs(m, sb.ID)
+	for begun := 1; begun < maxExecs; begun++ {
+		more, err := m.ExecStream(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "exec sleep 600"}))
+		if err != nil {
+			t.Fatalf("after %d execs: %v", begun, err)
+		}
+		defer more.Close()
+	}
 	_, err = m.Exec(t.Context(), operator, "x", permitExec(t, sb, api.ExecRequest{Shell: "true"}))
 	if e, ok := errors.AsType[*api.Error](err); !ok || e.Code != api.CodeNoCapacity || !e.Retryable || e.RetryAfterMS == 0 || e.Judge() != api.ClassLimit {
 		t.Errorf("an exec over the limit: %+v", err)

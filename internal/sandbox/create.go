@@ -136,7 +136,7 @@ func (m *Manager) newLive(permit policy.Permit) *live {
 			Persistent: spec.Persistent == nil || *spec.Persistent, Transient: spec.Transient,
 		},
 	}
-	m.serveEndpoints(s)
+	m.connect(s)
 	return s
 }
 
@@ -386,7 +386,7 @@ func (c *creation) connect(ctx context.Context) error {
 	c.s.mu.Lock()
 	c.s.agent = conn
 	c.s.mu.Unlock()
-	client, err := conn.get(ctx)
+	client, err := conn.Get(ctx)
 	c.client = client
 	return err
 }
@@ -467,7 +467,7 @@ func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 	conn := s.agent
 	s.mu.Unlock()
 	if conn != nil {
-		conn.close()
+		conn.Close()
 	}
 	// Without its record it is nothing that a next daemon would call lost.
 	err := withdraw(s.dir)

@@ -9,6 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/sandbox/process"
 )
 
 // watch waits for the end of an instance. It runs once for each, owned by the
@@ -22,14 +23,14 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 	last := lastOf(inst)
 	end := ending{reason: "the sandbox died without a record of why"}
 	if last.How != "" {
-		end.reason = "the sandbox died: " + plain(last.How, maxSaid)
+		end.reason = "the sandbox died: " + agent.PlainText(last.How, process.MaxSaid)
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, callTimeout)
 	defer cancel()
 	if st, ok := stat(ctx, inst); ok && m.sawKills(s, st.OOMKills) {
 		end.oom, end.reason = true, "the sandbox's memory limit killed it"
 		if last.How != "" {
-			end.reason += ": " + plain(last.How, maxSaid)
+			end.reason += ": " + agent.PlainText(last.How, process.MaxSaid)
 		}
 	}
 
@@ -144,11 +145,7 @@ func (s *live) diedWithin(err error) bool {
 	select {
 	case <-s.ended:
 		return true
-	case <-time.After(deathGrace):
+	case <-time.After(process.DeathGrace):
 		return false
 	}
 }
-
-// deathGrace is how long after its connection broke the death of an instance
-// may go unseen.
-const deathGrace = 2 * time.Second

@@ -10,11 +10,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 )
 
-// serveEndpoints gives the endpoints of a new record their service.
-func (m *Manager) serveEndpoints(s *live) {
-	s.endpoints.Init(m.endpoints, endpoints.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, handle{m, s})
-}
-
 // openEndpoints is the step of a create that opens endpoints, before any program runs.
 func (c *creation) openEndpoints(ctx context.Context) error {
 	grants := c.permit.Endpoints()

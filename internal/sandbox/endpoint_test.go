@@ -261,8 +261,9 @@ func TestEndpointLinkBreaks(t *testing.T) {
 	m := w.manager(false)
 	port := freeport.Free(t)
 	sb := w.createWith(m, endpointTo(serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "ok") }), port))
+	cut := sandbox.BreakConnections(m)
 	for range 3 {
-		sandbox.BreakConnections(m, sb.ID)
+		cut(sb.ID)
 		eventually(t, "it answers again", func() bool { return ask(port) == "200 ok" })
 	}
 	w.mu.Lock()
@@ -287,17 +288,17 @@ func TestEndpointLinkBreaksUnderNetwork(t *testing.T) {
 	go func() { answer <- ask(port) }()
 	<-reached
 	w.forgetEvents()
-	cut := time.Now()
-	sandbox.BreakConnections(m, sb.ID)
+	begun := time.Now()
+	sandbox.BreakConnections(m)(sb.ID)
 	if got := <-answer; got != "502 bridge_lost" {
 		t.Errorf("under way: %s", got)
 	}
-	t.Logf("answered %s after the cut", time.Since(cut))
+	t.Logf("answered %s after the cut", time.Since(begun))
 	eventually(t, "an event and the condition tell of it", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return slices.ContainsFunc(w.events, func(e api.Event) bool {
-			return e.Endpoint == "model" && e.Kind == api.EventEndpointBinding && e.Reason != "" && e.Time.Sub(cut) < 10*time.Second
+			return e.Endpoint == "model" && e.Kind == api.EventEndpointBinding && e.Reason != "" && e.Time.Sub(begun) < 10*time.Second
 		})
 	})
 	eventually(t, "it is ready again", func() bool { return stateOf(t, m, sb) == "model ready" })

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -58,33 +59,6 @@ func Waiters(m *Manager, tenant, key string) int {
 	return 0
 }
 
-// FillExecs makes a sandbox have as many execs under way as it may.
-func FillExecs(m *Manager, id string) {
-	m.mu.Lock()
-	s := m.byID[id]
-	m.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.execs = maxExecs
-}
-
-// SetProcessBounds makes the bounds of the processes of one sandbox smaller. It is
-// called before the Manager is used.
-func SetProcessBounds(m *Manager, living, ended int) { m.maxLiving, m.maxEnded = living, ended }
-
-// IsFinal reports whether the record of a process is final.
-func IsFinal(m *Manager, sandbox, id string) bool {
-	m.mu.Lock()
-	s := m.byID[sandbox]
-	m.mu.Unlock()
-	p := s.procs.get(id)
-	if p == nil {
-		return false
-	}
-	_, final := p.endedAt()
-	return final
-}
-
 // Crash is the end of a daemon that is killed: nothing is put in order, and
 // nothing that goes on does anything more. What hangs in a trap goes on hanging.
 func Crash(m *Manager) {
@@ -104,7 +78,7 @@ func Crash(m *Manager) {
 		s.sealed = true // the dead write nothing
 		s.deadlines.end()
 		if s.agent != nil {
-			s.agent.close()
+			s.agent.Close()
 		}
 		s.mu.Unlock()
 	}
@@ -135,38 +109,68 @@ func DowngradeForTest(t testing.TB, dir string) {
 	}
 }
 
+// SetProcessBounds makes the bounds of the processes of one sandbox smaller. It is
+// called before the Manager is used.
+func SetProcessBounds(m *Manager, living, ended int) { m.Service.SetBounds(living, ended) }
+
+// processRecord is what tests read and write of the record of a process.
+type processRecord struct {
+	Version              int
+	Process              api.Process
+	Confirmed, Collected bool
+	LogBytes             int64
+}
+
+// IsFinal reports whether the record of a process is final.
+func IsFinal(m *Manager, sandbox, id string) bool {
+	m.mu.Lock()
+	s := m.byID[sandbox]
+	m.mu.Unlock()
+	data, err := os.ReadFile(filepath.Join(s.dir, "processes", id, "process.json"))
+	var r processRecord
+	return err == nil && json.Unmarshal(data, &r) == nil && r.Collected && r.Process.State.Ended()
+}
+
 // UnconfirmForTest makes the record of a process one whose start the daemon did
 // not survive.
 func UnconfirmForTest(t *testing.T, dir, id string) {
 	t.Helper()
-	p := newProcess(dir, processRecord{Process: api.Process{ExecID: id, State: api.ProcessStarting, Managed: true}, LogBytes: 1 << 20})
-	if err := p.save(processRecord{Process: p.rec}); err != nil {
+	data, err := json.Marshal(processRecord{Version: 1, Process: api.Process{ExecID: id, State: api.ProcessStarting, Managed: true}, LogBytes: 1 << 20})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "process.json"), data, 0o600)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// BreakConnections cuts every connection to the agent of a sandbox.
-func BreakConnections(m *Manager, id string) {
-	m.mu.Lock()
-	s := m.byID[id]
-	m.mu.Unlock()
-	s.mu.Lock()
-	conns := []*agentConn{s.agent}
-	s.mu.Unlock()
-	s.procs.mu.Lock()
-	c := s.procs.collectors
-	s.procs.mu.Unlock()
-	if c != nil {
-		c.links.mu.Lock()
-		conns = append(conns, c.links.conns...)
-		c.links.mu.Unlock()
+// BreakConnections returns a function that cuts every connection to the agent of a sandbox. It is
+// called before the sandbox has processes.
+func BreakConnections(m *Manager) func(id string) {
+	var mu sync.Mutex
+	conns := map[string][]*agentConn{}
+	m.dialed = func(id string, c *agentConn) {
+		mu.Lock()
+		defer mu.Unlock()
+		conns[id] = append(conns[id], c)
 	}
-	for _, conn := range conns {
-		conn.mu.Lock()
-		if conn.client != nil {
-			_ = conn.client.Close()
+	return func(id string) {
+		m.mu.Lock()
+		s := m.byID[id]
+		m.mu.Unlock()
+		s.mu.Lock()
+		all := []*agentConn{s.agent}
+		s.mu.Unlock()
+		mu.Lock()
+		all = append(all, conns[id]...)
+		mu.Unlock()
+		for _, c := range all {
+			c.mu.Lock()
+			if c.client != nil {
+				_ = c.client.Close()
+			}
+			c.mu.Unlock()
 		}
-		conn.mu.Unlock()
 	}
 }
 

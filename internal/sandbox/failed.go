@@ -38,7 +38,7 @@ func (m *Manager) unreadableSandbox(id, dir string, err error) *live {
 		ended: make(chan struct{}), making: makingUnreadable, unreached: true,
 		lease: newLease(info.CreatedAt, info.Limits, now()),
 	}
-	m.serveEndpoints(s)
+	m.connect(s)
 	return s
 }
 
@@ -106,23 +106,4 @@ func (m *Manager) dropHolds(s *live) error {
 		return nil
 	}
 	return m.opts.Workspaces.DropHolder(m.opts.Owner, s.id)
-}
-
-// unreadableLogBytes is more than the output of a process may have, whose bound is not
-// known any more: nothing of it is dropped.
-const unreadableLogBytes = 1 << 40
-
-// unreadableProcess is what is kept of a process whose record cannot be read: its output,
-// until it is removed by name or with its sandbox. It is told once.
-func (m *Manager) unreadableProcess(s *live, dir string, err error) *process {
-	id := filepath.Base(dir)
-	file := filepath.Join("owners", m.opts.Owner, "sandboxes", s.id, processesDir, id, processRecordFile)
-	m.log.Error("the record of a process cannot be read: its output is kept", "sandbox", s.id, "process", id, "file", filepath.Join(dir, processRecordFile), "error", err)
-	rec := api.Process{ExecID: id, Managed: true, StartedAt: now()}
-	if fi, err := os.Stat(dir); err == nil {
-		rec.StartedAt = fi.ModTime().UTC()
-	}
-	unknown(fmt.Sprintf("its record %s cannot be read; its output is kept until it is removed", file))(&rec)
-	m.opts.Events(api.Event{Time: now(), Kind: api.EventRecord, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Process: &rec, Reason: rec.Reason})
-	return newProcess(dir, processRecord{Process: rec, Confirmed: true, Collected: true, LogBytes: unreadableLogBytes})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 )
 
 // damage are the ways in which a record is lost.
@@ -128,7 +129,7 @@ func TestStopLostRecord(t *testing.T) {
 	if err := os.WriteFile(record, []byte("{torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.retention = sandbox.Retention{For: 1}
+	w.retention = retention.Rule{For: 1}
 	m = w.manager(false)
 	if _, err := m.Stop(t.Context(), operator, "x", nil); err != nil {
 		t.Fatal(err)

@@ -1,12 +1,15 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
+	"github.com/cloche-dev/cloche/internal/sandbox/process"
 )
 
 // handle is a sandbox as the packages below this one see it.
@@ -23,6 +26,12 @@ func (h handle) Info() api.Sandbox       { return h.s.snapshot() }
 // Agent implements endpoints.Sandbox.
 func (h handle) Agent(ctx context.Context) (*agent.Client, error) {
 	return h.m.agentOf(ctx, h.s)
+}
+
+// connect gives the tables of a new record their services.
+func (m *Manager) connect(s *live) {
+	s.endpoints.Init(m.endpoints, endpoints.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, handle{m, s})
+	s.procs.Init(m.Service, process.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, s.dir, handle{m, s})
 }
 
 // SharedDirs implements endpoints.Sandbox.
@@ -66,6 +75,85 @@ func (h handle) Writing() (done func(error)) {
 		}
 		h.s.writes.Add(-1)
 	}
+}
+
+func (h handle) Over() bool                                   { return h.s.over() }
+func (h handle) Removing() bool                               { return h.s.isRemoving() }
+func (h handle) Ended() <-chan struct{}                       { return h.s.ended }
+func (h handle) DiedWithin(err error) bool                    { return h.s.diedWithin(err) }
+func (h handle) Refusals() func() []api.EgressRefusal         { return h.s.refusals() }
+func (h handle) Measure()                                     { h.m.measureAfter(h.s) }
+func (h handle) SetDeadline(id string, timeout time.Duration) { h.m.setDeadline(h.s, id, timeout) }
+func (h handle) MeetDeadline(id string)                       { h.m.met(h.s, id) }
+func (h handle) AskDeadline(id string, by int)                { h.s.deadlines.ask(id, by) }
+
+// Attended implements process.Agent.
+func (h handle) Attended(ctx context.Context) (context.Context, func()) {
+	return h.m.attended(ctx, h.s)
+}
+
+// Dialer implements process.Agent.
+func (h handle) Dialer() func() process.Conn {
+	h.s.mu.Lock()
+	inst, token := h.s.inst, h.s.token
+	h.s.mu.Unlock()
+	return func() process.Conn {
+		c := &agentConn{inst: inst, token: token, closed: inst == nil}
+		if h.m.dialed != nil {
+			h.m.dialed(h.s.id, c)
+		}
+		return c
+	}
+}
+
+// Reached implements process.Agent.
+func (h handle) Reached() bool {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.s.inst != nil
+}
+
+// Ending implements process.State.
+func (h handle) Ending() process.Ending {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return process.Ending{OOM: h.s.end.oom, Reason: h.s.end.reason, TerminalReason: cmp.Or(h.s.info.TerminalReason, h.s.end.cause())}
+}
+
+// Defaults implements process.Programs.
+func (h handle) Defaults(phase string) process.Defaults {
+	exports := h.s.endpoints.Exports(phase)
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return process.Defaults{Image: h.s.image.Env, Exports: exports, Cwd: h.s.info.Cwd, User: h.s.info.User, MissingHint: h.s.image.MissingHint}
+}
+
+// SecretEnv implements process.Programs.
+func (h handle) SecretEnv(ctx context.Context) (map[string]string, error) { return h.m.given(ctx, h.s) }
+
+// WaitEndpoints implements process.Programs.
+func (h handle) WaitEndpoints(ctx context.Context, names []string) error {
+	return h.s.endpoints.Wait(ctx, names)
+}
+
+// OOMKills implements process.Programs.
+func (h handle) OOMKills(ctx context.Context) int64 {
+	h.s.mu.Lock()
+	inst := h.s.inst
+	h.s.mu.Unlock()
+	if inst == nil {
+		return 0
+	}
+	st, _ := stat(ctx, inst)
+	h.m.sawKills(h.s, st.OOMKills)
+	return st.OOMKills
+}
+
+// OOMSeen implements process.Programs.
+func (h handle) OOMSeen() int64 {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.s.oomSeen
 }
 
 // removeCutWrites removes partial files of interrupted writes from the workspace of a sandbox

@@ -26,6 +26,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -60,7 +61,7 @@ type fixture struct {
 	// log is where they log to, and a nil one is the test's output.
 	log io.Writer
 	// retention and admission are theirs too.
-	retention sandbox.Retention
+	retention retention.Rule
 	admission policy.Admission
 	// held: a holder keeps their links over a restart.
 	held bool

@@ -161,49 +161,6 @@ func TestLeaseNext(t *testing.T) {
 	}
 }
 
-func TestRetire(t *testing.T) {
-	ended := func(minutes ...int) (all []endedAt[int]) {
-		for _, m := range minutes {
-			all = append(all, endedAt[int]{at(time.Duration(m) * time.Minute), m})
-		}
-		return all
-	}
-	for name, c := range map[string]struct {
-		r    Retention
-		all  []endedAt[int]
-		now  time.Duration
-		gone []int
-		next time.Duration // 0 is never
-	}{
-		"nothing":                  {Retention{time.Hour, 10}, nil, 0, nil, 0},
-		"all are young":            {Retention{time.Hour, 10}, ended(3, 1, 2), 30 * time.Minute, nil, 61 * time.Minute},
-		"the oldest are too old":   {Retention{time.Hour, 10}, ended(3, 1, 2), 62 * time.Minute, []int{1, 2}, 63 * time.Minute},
-		"too many":                 {Retention{time.Hour, 1}, ended(3, 1, 2), 30 * time.Minute, []int{1, 2}, 63 * time.Minute},
-		"too many, and too old":    {Retention{time.Hour, 2}, ended(3, 1, 2), 24 * time.Hour, []int{1, 2, 3}, 0},
-		"kept for ever":            {Retention{-1, -1}, ended(3, 1, 2), 1e6 * time.Hour, nil, 0},
-		"as many as one likes":     {Retention{time.Hour, -1}, ended(1, 2), 30 * time.Minute, nil, 61 * time.Minute},
-		"however long, but only 1": {Retention{-1, 1}, ended(1, 2), 30 * time.Hour, []int{1}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			gone, next := retire(c.r, c.all, at(c.now))
-			var got []int
-			for _, g := range gone {
-				got = append(got, g.s)
-			}
-			var nextIn time.Duration
-			if !next.IsZero() {
-				nextIn = next.Sub(t0)
-			}
-			if !slices.Equal(got, c.gone) || nextIn != c.next {
-				t.Errorf("gone %v and next at %s, want %v and %s", got, nextIn, c.gone, c.next)
-			}
-		})
-	}
-	if f := (Retention{}).filled(); f.For != 24*time.Hour || f.Count != 1000 {
-		t.Errorf("defaults %+v", f)
-	}
-}
-
 // A long lease is told of twice: five minutes before its end, and one.
 func TestLongLeaseIsToldOfTwice(t *testing.T) {
 	l := newLease(t0, limits(time.Hour, 0), t0)

@@ -27,7 +27,10 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 	"github.com/cloche-dev/cloche/internal/sandbox/files"
+	"github.com/cloche-dev/cloche/internal/sandbox/process"
+	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
+	"github.com/cloche-dev/cloche/internal/secret"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -67,7 +70,7 @@ type Options struct {
 	// DefaultAgentSilence.
 	AgentSilence time.Duration
 	// Retention bounds what is kept of ended sandboxes; zero is the default.
-	Retention Retention
+	Retention retention.Rule
 	// Admission bounds how many sandboxes are made at once; zero is the default.
 	Admission policy.Admission
 	// Networks makes the networks of sandboxes; nil makes no sandbox with a network. They are closed after
@@ -100,6 +103,7 @@ type Options struct {
 // Manager holds the sandboxes of one owner. It is safe for concurrent use.
 type Manager struct {
 	*files.Files
+	*process.Service
 
 	opts Options
 	log  *slog.Logger
@@ -119,6 +123,8 @@ type Manager struct {
 	// trap, which only tests set, fails or hangs at a named point of a create or
 	// an end.
 	trap func(ctx context.Context, point string) error
+	// dialed, which only tests set, is told of connections for the output of processes.
+	dialed func(sandbox string, c *agentConn)
 	// endpoints serves the endpoints of all sandboxes.
 	endpoints *endpoints.Service
 	// deadlineGrace and deadlineLook are the constants; tests make them small.
@@ -134,9 +140,6 @@ type Manager struct {
 	// tombstones are of the sandboxes that were removed, and claims the keys of those that exist.
 	tombstones *tombstone.Store
 	claims     claims
-	// maxLiving and maxEnded bound the processes of one sandbox; tests make them
-	// small.
-	maxLiving, maxEnded int
 
 	mu     sync.Mutex
 	byID   map[string]*live
@@ -162,7 +165,7 @@ type live struct {
 	ops sync.Mutex
 
 	// procs are its managed processes.
-	procs processTable
+	procs process.Table
 	// deadlines are those of its programs.
 	deadlines deadlines
 	// endpoints are those that it has now.
@@ -187,7 +190,6 @@ type live struct {
 	token       []byte
 	undo        undoStack
 	agent       *agentConn
-	execs       int
 	lease       lease
 	// holders counts the connections that hold a transient sandbox.
 	holders int
@@ -277,12 +279,12 @@ func New(opts Options) *Manager {
 	if opts.Redact == nil {
 		opts.Redact = func(text string) string { return text }
 	}
-	opts.Retention = opts.Retention.filled()
+	opts.Retention = opts.Retention.Filled()
 	opts.Admission = opts.Admission.Filled()
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
 		spaceWake: make(chan struct{}, 1), spaceWalks: make(chan struct{}, maxSpaceWalks),
-		maxLiving: maxLiving, maxEnded: maxEnded, deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), gate: newGate(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
+		deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), gate: newGate(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}
@@ -292,6 +294,18 @@ func New(opts Options) *Manager {
 			return nil, err
 		}
 		return handle{m, s}, nil
+	})
+	m.Service = process.New(process.Options{
+		Context: ctx, Background: m.background, Logger: opts.Logger, Owner: opts.Owner, Retention: opts.Retention,
+		Wake: m.poke, Events: opts.Events,
+		Redacted: func(p api.Process) api.Process { return secret.In(opts.Redact, p) },
+		Find: func(caller policy.Caller, verb policy.Verb, ref string) (*process.Table, error) {
+			s, err := m.find(caller, verb, ref)
+			if err != nil {
+				return nil, err
+			}
+			return &s.procs, nil
+		},
 	})
 	m.endpoints = endpoints.New(endpoints.Options{
 		Context: ctx, Background: m.background, Logger: opts.Logger, Recordings: opts.Recordings, OwnAddress: opts.OwnAddress,
@@ -538,7 +552,7 @@ func (m *Manager) Close(ctx context.Context) error {
 		s.mu.Unlock()
 		s.deadlines.end()
 		if conn != nil {
-			conn.close()
+			conn.Close()
 		}
 	}
 	m.wg.Wait()

@@ -19,7 +19,7 @@ func (m *Manager) DialPort(ctx context.Context, caller policy.Caller, ref string
 	}
 	release := s.use()
 	var conn net.Conn
-	err = m.onProcess(ctx, s, func(ctx context.Context, client *agent.Client) (err error) {
+	err = s.procs.Call(ctx, func(ctx context.Context, client *agent.Client) (err error) {
 		conn, err = client.DialPort(ctx, port)
 		return err
 	})

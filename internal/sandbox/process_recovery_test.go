@@ -120,6 +120,7 @@ func TestProcessesOutliveTheDaemon(t *testing.T) {
 func TestBrokenConnections(t *testing.T) {
 	w := newFixture(t)
 	m := w.manager(false)
+	cut := sandbox.BreakConnections(m)
 	sb := w.create(m, "dev")
 	start(t, m, sb, cat("cat"))
 	a := attach(t, m, sb, "cat", api.AttachRequest{Exclusive: true})
@@ -132,7 +133,7 @@ func TestBrokenConnections(t *testing.T) {
 		defer close(stopped)
 		// The gaps grow, so that on any machine one is long enough to get on.
 		for gap := 20 * time.Millisecond; ; gap += 5 * time.Millisecond {
-			sandbox.BreakConnections(m, sb.ID)
+			cut(sb.ID)
 			select {
 			case broken <- struct{}{}:
 			case <-time.After(gap):

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 )
 
 // ids are the ids of the processes on record, in their order.
@@ -177,7 +178,7 @@ func TestRemovalDoesNotSettleOnDisk(t *testing.T) {
 
 func TestEndedProcessesAreKeptForAWhile(t *testing.T) {
 	w := newFixture(t)
-	w.retention = sandbox.Retention{For: 300 * time.Millisecond}
+	w.retention = retention.Rule{For: 300 * time.Millisecond}
 	m := w.manager(false)
 	sb := w.create(m, "dev")
 	start(t, m, sb, shell("lives", "exec sleep 600"))

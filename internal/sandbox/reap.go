@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 )
 
 // maxNap bounds how long the reaper sleeps while something is leased: its timer
@@ -170,7 +171,7 @@ func (m *Manager) reapDue() (next time.Time) {
 			next = at
 		}
 	}
-	var ended []endedAt[*live]
+	var ended []retention.Ended[*live]
 	for _, s := range m.all() {
 		s.mu.Lock()
 		switch {
@@ -189,12 +190,12 @@ func (m *Manager) reapDue() (next time.Time) {
 				m.removeLater(s, why{cause: api.EndedLease, text: "it is transient and has ended"})
 			}
 		default:
-			ended = append(ended, endedAt[*live]{*s.info.StoppedAt, s})
+			ended = append(ended, retention.Ended[*live]{At: *s.info.StoppedAt, Thing: s})
 		}
 		running := s.info.State == api.StateRunning
 		s.mu.Unlock()
 		if running {
-			if at := m.reapProcesses(s); !at.IsZero() {
+			if at := s.procs.Reap(); !at.IsZero() {
 				sooner(at)
 			}
 		}
@@ -202,7 +203,7 @@ func (m *Manager) reapDue() (next time.Time) {
 	if at := m.tombstones.Expire(now()); !at.IsZero() {
 		sooner(at)
 	}
-	gone, at := retire(m.opts.Retention, ended, now())
+	gone, at := retention.Select(m.opts.Retention, ended, now())
 	if !at.IsZero() {
 		sooner(at)
 	}
@@ -253,19 +254,19 @@ func (m *Manager) expire(s *live, w why) {
 }
 
 // forgetEnded removes ended sandboxes, one after the other: there may be many.
-func (m *Manager) forgetEnded(gone []endedAt[*live]) {
+func (m *Manager) forgetEnded(gone []retention.Ended[*live]) {
 	for _, g := range gone {
-		g.s.mu.Lock()
-		g.s.teardown.step(teardownDue)
-		g.s.mu.Unlock()
+		g.Thing.mu.Lock()
+		g.Thing.teardown.step(teardownDue)
+		g.Thing.mu.Unlock()
 	}
 	m.background(func() {
 		for _, g := range gone {
 			if m.ctx.Err() != nil {
 				return
 			}
-			if _, err := m.remove(m.ctx, g.s, why{cause: api.EndedDeleted, text: "it ended at " + g.at.Format(time.RFC3339) + " and is not kept any longer"}); err != nil {
-				m.log.Error("remove an ended sandbox", "sandbox", g.s.id, "error", err)
+			if _, err := m.remove(m.ctx, g.Thing, why{cause: api.EndedDeleted, text: "it ended at " + g.At.Format(time.RFC3339) + " and is not kept any longer"}); err != nil {
+				m.log.Error("remove an ended sandbox", "sandbox", g.Thing.id, "error", err)
 			}
 		}
 	})

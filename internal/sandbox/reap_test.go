@@ -18,6 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 )
 
 // stub is an engine whose instances do nothing, so that time is all there is.
@@ -123,7 +124,7 @@ func (b *bubble) put(id string, alive bool, change func(*record)) {
 }
 
 // daemon starts a Manager that recovers.
-func (b *bubble) daemon(r Retention) *Manager {
+func (b *bubble) daemon(r retention.Rule) *Manager {
 	b.t.Helper()
 	m := New(Options{
 		Dir: b.dir, Owner: "owner", Engines: []engine.Engine{b.engine}, Retention: r,
@@ -181,7 +182,7 @@ func TestLeasesEndSandboxes(t *testing.T) {
 		b.put("idle", true, leased(0, 5*time.Minute))
 		b.put("old", true, leased(8*time.Minute, time.Hour))
 		b.put("gone", true, func(r *record) { leased(0, 6*time.Minute+30*time.Second)(r); r.Info.Transient = true })
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		synctest.Wait()
 		b.mu.Lock()
 		b.events = nil // in whatever order they were adopted
@@ -224,7 +225,7 @@ func TestUseRenewsALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
 		b.put("x", true, leased(0, 2*time.Minute))
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		pass(90 * time.Second)
 		if sb, err := m.Touch(anyone, "x"); err != nil || sb.ExpiresAt.Sub(b.begun) != 210*time.Second {
 			t.Errorf("after a heartbeat: %v, %v", sb.ExpiresAt, err)
@@ -271,7 +272,7 @@ func TestLeaseOutlivesTheDaemon(t *testing.T) {
 		b.put("over", true, leased(0, 5*time.Minute))
 		b.put("used", true, leased(0, 5*time.Minute))
 		b.put("held", true, leased(0, 5*time.Minute))
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		held, _ := m.find(anyone, policy.VerbExec, "held")
 		held.use() // and never released: the daemon is killed
 		for range 40 {
@@ -292,7 +293,7 @@ func TestLeaseOutlivesTheDaemon(t *testing.T) {
 			}
 		}
 		b.events = nil
-		n := b.daemon(Retention{}) // at 490 s
+		n := b.daemon(retention.Rule{}) // at 490 s
 		synctest.Wait()
 		if sb, _ := n.Get(anyone, "over"); sb.State != api.StateStopped || sb.Reason != "its idle time of 5m0s is over" {
 			t.Errorf("over is %s: %s", sb.State, sb.Reason)
@@ -331,7 +332,7 @@ func TestReboot(t *testing.T) {
 		if err := errors.Join(os.Mkdir(empty, 0o700), os.WriteFile(filepath.Join(empty, unfinishedFile), nil, 0o600), os.WriteFile(filepath.Join(empty, recordFile), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		synctest.Wait()
 		got := map[string]api.State{}
 		for _, sb := range m.List(anyone, api.ListOptions{}).Sandboxes {
@@ -370,7 +371,7 @@ func TestFailedEndOfALeaseIsRetried(t *testing.T) {
 		b.put("x", true, leased(0, time.Minute))
 		b.put("y", true, func(r *record) { leased(0, time.Minute)(r); r.Info.Transient = true })
 		b.engine.live["x"].refuse, b.engine.live["y"].refuse = 2, 2
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		pass(60*time.Second + 500*time.Millisecond)
 		if sb, _ := m.Get(anyone, "x"); sb.State != api.StateStopping || sb.Teardown == nil || sb.Teardown.Attempts == 0 || sb.TerminalReason != api.EndedIdle {
 			t.Errorf("x is %s, %+v, want stopping, with what went wrong", sb.State, sb.Teardown)
@@ -396,7 +397,7 @@ func TestRetentionForgetsTheOldest(t *testing.T) {
 			})
 		}
 		b.put("live", true, nil)
-		m := b.daemon(Retention{For: time.Hour, Count: 3})
+		m := b.daemon(retention.Rule{For: time.Hour, Count: 3})
 		synctest.Wait()
 		b.want("0 live adopted", "0 e3 removed: it ended at 1999-12-31T23:57:00Z and is not kept any longer")
 		pass(58 * time.Minute)
@@ -423,7 +424,7 @@ func TestHold(t *testing.T) {
 		b.put("left", true, func(r *record) { r.Info.Transient = true })
 		b.put("x", true, func(r *record) { leased(0, time.Hour)(r); r.Info.Transient = true })
 		b.put("y", true, nil)
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		synctest.Wait()
 		if _, err := m.Get(anyone, "left"); !errors.Is(err, api.ErrNotFound) {
 			t.Errorf("a held sandbox whose holder went with the daemon: %v", err)
@@ -464,7 +465,7 @@ func TestCloseOfTheHomelessEndsAll(t *testing.T) {
 		b := newBubble(t)
 		b.put("stays", true, nil)
 		b.put("goes", true, func(r *record) { r.Info.Persistent = false })
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		synctest.Wait()
 		m.Homeless()
 		if err := m.Close(t.Context()); err != nil {
@@ -484,7 +485,7 @@ func TestCloseEndsWhatIsNotPersistent(t *testing.T) {
 		b.put("stays", true, nil)
 		b.put("goes", true, func(r *record) { r.Info.Persistent = false })
 		b.put("held", true, func(r *record) { leased(0, time.Hour)(r); r.Info.Transient = true })
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		synctest.Wait()
 		if err := m.Close(t.Context()); err != nil {
 			t.Fatal(err)
@@ -492,7 +493,7 @@ func TestCloseEndsWhatIsNotPersistent(t *testing.T) {
 		if len(b.engine.live) != 2 {
 			t.Errorf("alive: %v, want the two that stay", b.engine.live)
 		}
-		n := b.daemon(Retention{})
+		n := b.daemon(retention.Rule{})
 		synctest.Wait()
 		for id, want := range map[string]api.State{"stays": api.StateRunning, "goes": api.StateStopped, "held": api.StateRunning} {
 			if sb, err := n.Get(anyone, id); err != nil || sb.State != want || want == api.StateStopped && sb.Reason != shutdownReason {
@@ -511,7 +512,7 @@ func TestHangingTeardown(t *testing.T) {
 		b.put("x", true, nil)
 		b.put("y", true, nil)
 		b.engine.live["x"].hang, b.engine.live["y"].hang = 2, 2
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		if _, err := m.Kill(t.Context(), anyone, "x"); api.CodeOf(err) != api.CodeTimeout || time.Since(b.begun) != closeTimeout {
 			t.Errorf("a kill that hangs: %v after %s", err, time.Since(b.begun))
 		}
@@ -533,7 +534,7 @@ func TestPauseNeedsAnEngineThatCan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
 		b.put("x", true, nil)
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		if _, err := m.Pause(t.Context(), anyone, "x"); !errors.Is(err, api.ErrUnsupported) || !strings.Contains(err.Error(), "stub") {
 			t.Errorf("pause: %v, want unsupported, and the engine's name", err)
 		}
@@ -550,7 +551,7 @@ func TestRecoverIsParallel(t *testing.T) {
 		}
 		b.engine.slow = 100 * time.Millisecond
 		begun := time.Now()
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		if took := time.Since(begun); took != 700*time.Millisecond {
 			t.Errorf("50 recoveries of 100ms took %s, want 700ms", took)
 		}

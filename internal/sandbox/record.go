@@ -155,26 +155,7 @@ func unfinished(dir string) bool {
 	if _, err := os.Lstat(filepath.Join(dir, unfinishedFile)); err == nil {
 		return true
 	}
-	return hasNoFiles(dir)
-}
-
-// hasNoFiles reports whether there is nothing below a directory of the daemon but, at
-// most, empty directories and a first record that was not in its place yet.
-func hasNoFiles(dir string) bool {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return false
-	}
-	for _, e := range entries {
-		if e.Type().IsRegular() && hostfile.IsTemp(e.Name()) {
-			continue
-		}
-		below, err := os.ReadDir(filepath.Join(dir, e.Name()))
-		if err != nil || len(below) > 0 {
-			return false
-		}
-	}
-	return true
+	return hostfile.HasNoFiles(dir)
 }
 
 // readRecord reads the record in a sandbox's directory. The error is fs.ErrNotExist if there is no

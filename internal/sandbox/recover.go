@@ -110,7 +110,7 @@ func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
 	}
 	s, err := m.adopt(ctx, id, dir, r)
 	if err == nil {
-		m.adoptProcesses(s)
+		s.procs.Adopt()
 	}
 	m.claims.adopt(s)
 	m.list(s)
@@ -151,7 +151,7 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 		token: r.AgentToken, image: r.Image, engineState: r.EngineState, ended: make(chan struct{}),
 		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removal: r.Removal, unsettled: r.Unsettled, making: makingAnnounced, endReason: r.Info.Reason,
 	}
-	m.serveEndpoints(s)
+	m.connect(s)
 	if r.Removing {
 		s.teardown.step(teardownRemoving)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 )
 
 // The waits grow from half a second to half a minute, each spread by a fifth.
@@ -68,7 +69,7 @@ func TestDeletesThatFail(t *testing.T) {
 				b.put("x", true, nil)
 				inst := b.engine.live["x"]
 				inst.refuse = c.refuse
-				m := b.daemon(Retention{})
+				m := b.daemon(retention.Rule{})
 				synctest.Wait()
 				begun := time.Now()
 				gone, err := m.Delete(t.Context(), anyone, "x")
@@ -194,7 +195,7 @@ func TestNotFoundIsAnEnd(t *testing.T) {
 		b := newBubble(t)
 		b.put("x", true, nil)
 		b.engine.live["x"].missing = true
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		synctest.Wait()
 		if sb, err := m.Delete(t.Context(), anyone, "x"); err != nil || sb.State != api.StateDeleted {
 			t.Errorf("delete: %+v, %v", sb, err)
@@ -211,14 +212,14 @@ func TestDeleteOverARestart(t *testing.T) {
 		b.put("x", true, nil)
 		inst := b.engine.live["x"]
 		inst.refuse = 9
-		first := b.daemon(Retention{})
+		first := b.daemon(retention.Rule{})
 		synctest.Wait()
 		if _, err := first.Delete(t.Context(), anyone, "x"); err == nil {
 			t.Fatal("a delete that failed six times says nothing")
 		}
 		Crash(first)
 		synctest.Wait()
-		second := b.daemon(Retention{})
+		second := b.daemon(retention.Rule{})
 		if sb, err := second.Get(anyone, "x"); err != nil || sb.TerminalReason == api.EndedLost {
 			t.Errorf("after a restart: %+v, %v", sb, err)
 		}
@@ -269,7 +270,7 @@ func TestEndOverARestartKeepsItsCaller(t *testing.T) {
 				b.put("x", true, nil)
 				inst := b.engine.live["x"]
 				inst.refuse = 9
-				first := b.daemon(Retention{})
+				first := b.daemon(retention.Rule{})
 				synctest.Wait()
 				if err := c.first(first, t.Context(), anyone); err == nil {
 					t.Fatal("an end that failed says nothing")
@@ -279,7 +280,7 @@ func TestEndOverARestartKeepsItsCaller(t *testing.T) {
 				if c.dies {
 					delete(b.engine.live, "x")
 				}
-				second := b.daemon(Retention{})
+				second := b.daemon(retention.Rule{})
 				if c.then != nil {
 					if err := c.then(second, t.Context(), policy.InProcessCaller(2)); err != nil {
 						t.Logf("the other says %v", err)
@@ -321,7 +322,7 @@ func TestStopThatFails(t *testing.T) {
 		b := newBubble(t)
 		b.put("x", true, nil)
 		b.engine.live["x"].refuse = 8
-		m := b.daemon(Retention{})
+		m := b.daemon(retention.Rule{})
 		synctest.Wait()
 		if _, err := m.Kill(t.Context(), anyone, "x"); err == nil {
 			t.Error("a kill that failed says nothing")

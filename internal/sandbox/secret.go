@@ -16,7 +16,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
-	"github.com/cloche-dev/cloche/internal/secret"
 )
 
 // heldSecret is a secret that a sandbox has, as its record keeps it: never with the
@@ -188,10 +187,4 @@ func (m *Manager) given(ctx context.Context, s *live) (map[string]string, error)
 		env[h.Env] = value
 	}
 	return env, nil
-}
-
-// redacted is what may be on record of a process: without values that are known to
-// be secret in it.
-func (m *Manager) redacted(p api.Process) api.Process {
-	return secret.In(m.opts.Redact, p)
 }

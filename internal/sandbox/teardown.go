@@ -66,7 +66,7 @@ func (m *Manager) graceful(s *live, grace time.Duration) func(context.Context) {
 			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 			defer cancel()
 		}
-		if err := m.saveOutput(ctx, s); err != nil {
+		if err := s.procs.SaveOutput(ctx); err != nil {
 			m.log.Warn("save output", "sandbox", s.id, "error", err)
 		}
 	}
@@ -245,7 +245,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	s.mu.Unlock()
 	s.endpoints.Close(ctx)
 	if conn != nil {
-		conn.close()
+		conn.Close()
 	}
 	if inst == nil {
 		if err := m.endUnreached(ctx, s); err != nil {
@@ -280,7 +280,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	s.mu.Unlock()
 	last.net = m.endNetwork(ctx, s)
 	m.used(s, last)
-	m.settleProcesses(s)
+	s.procs.Settle()
 	m.removeCutWrites(ctx, s)
 	return leaves(api.ResourceLeases, m.detachWorkspace(s, false))
 }

@@ -24,7 +24,7 @@ var renames = map[string]string{
 	"internal/sandbox/moved.go":               "directories of a home that was moved, again after a crash",
 	"internal/sandbox/record.go":              "directories that go, and the description, whose name a reader mends",
 	"internal/sandbox/tombstone/":             "the list of removed sandboxes of a home that was moved, again after a crash",
-	"internal/sandbox/process.go":             "the directory of a process that goes",
+	"internal/sandbox/process/process.go":     "the directory of a process that goes",
 	"internal/snapshot/":                      "whole snapshots, whose directory is synced",
 	"internal/job/store.go":                   "a job that begins, whose directory is synced",
 	"internal/endpoint/recording/store.go":    "a recording, synced",

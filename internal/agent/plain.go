@@ -1,4 +1,4 @@
-package sandbox
+package agent
 
 import (
 	"strings"
@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// plain is a text from inside that can be shown anywhere: valid, without control
-// characters, at most so many bytes.
-func plain(text string, most int) string {
+// PlainText is a text from inside that can be shown anywhere: valid, without control
+// characters and terminal sequences, at most so many bytes.
+func PlainText(text string, most int) string {
 	if len(text) > 4*most {
 		text = text[:4*most]
 	}

@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
-	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/spool"
 )
 
@@ -48,7 +47,7 @@ type collectors struct {
 }
 
 // join runs f as part of the collectors, unless that has gone home.
-func (t *processTable) join(c *collectors, f func()) bool {
+func (t *Table) join(c *collectors, f func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.closed || c.ctx.Err() != nil {
@@ -59,54 +58,52 @@ func (t *processTable) join(c *collectors, f func()) bool {
 }
 
 // collectorsOf returns the collectors of a sandbox, and creates them if there are none.
-func (m *Manager) collectorsOf(s *live) *collectors {
-	s.mu.Lock()
-	inst, token := s.inst, s.token
-	s.mu.Unlock()
-	t := &s.procs
+func (m *Service) collectorsOf(s *Table) *collectors {
+	dial := s.sandbox.Dialer()
+	t := s
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.collectors == nil {
-		c := &collectors{links: links{inst: inst, token: token}, done: make(chan struct{})}
-		c.ctx, c.cancel = context.WithCancel(m.ctx)
+		c := &collectors{links: links{dial: dial}, done: make(chan struct{})}
+		c.ctx, c.cancel = context.WithCancel(m.o.Context)
 		t.collectors = c
-		m.background(func() { m.leadCollectors(s, c) })
+		m.o.Background(func() { m.leadCollectors(s, c) })
 	}
 	return t.collectors
 }
 
 // leadCollectors ends when the Manager closes, or when the sandbox has ended and all
 // that its processes wrote and became is on record.
-func (m *Manager) leadCollectors(s *live, c *collectors) {
+func (m *Service) leadCollectors(s *Table, c *collectors) {
 	defer close(c.done)
 	defer c.cancel()
 	defer c.links.close()
-	s.procs.join(c, func() { m.watchStates(c.ctx, s, c) })
+	s.join(c, func() { m.watchStates(c.ctx, s, c) })
 	select {
-	case <-m.ctx.Done():
-	case <-s.ended:
-		if s.isRemoving() {
+	case <-m.o.Context.Done():
+	case <-s.sandbox.Ended():
+		if s.sandbox.Removing() {
 			c.cancel() // what is still on its way would be removed with the rest
 		}
 		timer := time.AfterFunc(settleTime, c.cancel)
 		defer timer.Stop()
 	}
-	s.procs.mu.Lock()
+	s.mu.Lock()
 	c.closed = true
-	s.procs.mu.Unlock()
+	s.mu.Unlock()
 	c.wg.Wait()
-	if s.over() {
+	if s.sandbox.Over() {
 		m.settleAll(s)
 	}
 }
 
 // settleAll makes the records of the processes of an ended sandbox final. Each
 // waits for the disk, which takes many at once as fast as one.
-func (m *Manager) settleAll(s *live) {
+func (m *Service) settleAll(s *Table) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	limit := make(chan struct{}, maxSettling)
-	for _, p := range s.procs.all() {
+	for _, p := range s.every() {
 		limit <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-limit }()
@@ -116,25 +113,25 @@ func (m *Manager) settleAll(s *live) {
 }
 
 // settleProcesses waits until the records of a sandbox that has ended are final.
-func (m *Manager) settleProcesses(s *live) {
-	s.procs.mu.Lock()
-	c := s.procs.collectors
-	s.procs.mu.Unlock()
+func (m *Service) settleProcesses(s *Table) {
+	s.mu.Lock()
+	c := s.collectors
+	s.mu.Unlock()
 	if c == nil {
 		return
 	}
 	select {
 	case <-c.done:
-	case <-m.ctx.Done():
+	case <-m.o.Context.Done():
 	}
 }
 
 // drainProcesses waits until the output of processes that have ended is here,
 // for a bounded time.
-func (m *Manager) drainProcesses(ctx context.Context, s *live) {
+func (m *Service) drainProcesses(ctx context.Context, s *Table) {
 	ctx, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
-	for _, p := range s.procs.all() {
+	for _, p := range s.every() {
 		p.mu.Lock()
 		stopped := p.stopped
 		p.mu.Unlock()
@@ -144,7 +141,7 @@ func (m *Manager) drainProcesses(ctx context.Context, s *live) {
 		select {
 		case <-stopped:
 		case <-ctx.Done():
-			m.log.Warn("output is left in the sandbox", "sandbox", s.id, "process", p.id)
+			m.o.Logger.Warn("output is left in the sandbox", "sandbox", s.names.ID, "process", p.id)
 			return
 		}
 	}
@@ -152,23 +149,21 @@ func (m *Manager) drainProcesses(ctx context.Context, s *live) {
 
 // adoptProcesses finds the processes of a sandbox again: it goes on with the
 // output of those that live, and ends the records of those that cannot.
-func (m *Manager) adoptProcesses(s *live) {
+func (m *Service) adoptProcesses(s *Table) {
 	if err := m.loadProcesses(s); err != nil {
-		m.log.Error("load processes", "sandbox", s.id, "error", err)
+		m.o.Logger.Error("load processes", "sandbox", s.names.ID, "error", err)
 	}
-	s.mu.Lock()
-	inst, kills := s.inst, s.oomSeen
-	s.mu.Unlock()
-	for _, p := range s.procs.all() {
+	kills, reached := s.sandbox.OOMSeen(), s.sandbox.Reached()
+	for _, p := range s.every() {
 		p.mu.Lock()
 		p.kills = kills
 		collected := p.collected
 		p.mu.Unlock()
 		switch {
 		case collected:
-		case s.over():
+		case s.sandbox.Over():
 			m.settleProcess(s, p)
-		case inst != nil:
+		case reached:
 			m.collect(s, p)
 		}
 	}
@@ -176,7 +171,7 @@ func (m *Manager) adoptProcesses(s *live) {
 
 // settleProcess makes the record of a process of an ended sandbox final. If its end was not
 // observed, its state is unknown.
-func (m *Manager) settleProcess(s *live, p *process) {
+func (m *Service) settleProcess(s *Table, p *process) {
 	p.mu.Lock()
 	confirmed, collected, said := p.confirmed, p.collected, p.said
 	p.mu.Unlock()
@@ -187,9 +182,7 @@ func (m *Manager) settleProcess(s *live, p *process) {
 		m.discard(s, p)
 		return
 	}
-	s.mu.Lock()
-	reason := s.end.reason
-	s.mu.Unlock()
+	reason := s.sandbox.Ending().Reason
 	m.update(s, p, func(rec *api.Process) {
 		if said != nil {
 			takeOver(rec, *said)
@@ -197,14 +190,14 @@ func (m *Manager) settleProcess(s *live, p *process) {
 			unknown(reason)(rec)
 		}
 	})
-	if s.isRemoving() && p.condemn() {
+	if s.sandbox.Removing() && p.condemn() {
 		return // its log has no reader now or later
 	}
 	m.finishLog(s, p)
 }
 
 // finishLog says in the log of an ended process that there is no more.
-func (m *Manager) finishLog(s *live, p *process) {
+func (m *Service) finishLog(s *Table, p *process) {
 	p.updating.Lock()
 	defer p.updating.Unlock()
 	p.mu.Lock()
@@ -215,13 +208,13 @@ func (m *Manager) finishLog(s *live, p *process) {
 	}
 	log, release, err := p.openLog()
 	if err != nil {
-		m.log.Error("finish log", "sandbox", s.id, "process", p.id, "error", err)
+		m.o.Logger.Error("finish log", "sandbox", s.names.ID, "process", p.id, "error", err)
 		return
 	}
 	defer release()
 	if _, done := log.Finished(); !done {
 		if err := log.Finish(finishReason(rec)); err != nil {
-			m.log.Error("finish log", "sandbox", s.id, "process", p.id, "error", err)
+			m.o.Logger.Error("finish log", "sandbox", s.names.ID, "process", p.id, "error", err)
 		}
 	}
 	rec.Position = log.End()
@@ -230,7 +223,7 @@ func (m *Manager) finishLog(s *live, p *process) {
 	p.ends = ends
 	p.logMu.Unlock()
 	if err := p.save(processRecord{Process: rec, Confirmed: true, Collected: true, LogEnds: ends}); err != nil {
-		m.log.Error("save process", "sandbox", s.id, "process", p.id, "error", err)
+		m.o.Logger.Error("save process", "sandbox", s.names.ID, "process", p.id, "error", err)
 	}
 	p.mu.Lock()
 	p.rec.Position, p.collected = rec.Position, true
@@ -242,12 +235,12 @@ func (m *Manager) finishLog(s *live, p *process) {
 }
 
 // watchStates hears what becomes of the processes of a sandbox.
-func (m *Manager) watchStates(ctx context.Context, s *live, c *collectors) {
+func (m *Service) watchStates(ctx context.Context, s *Table, c *collectors) {
 	conn, free := c.links.take()
 	defer free()
 	var again retry
 	for {
-		client, err := conn.get(ctx)
+		client, err := conn.Get(ctx)
 		if err == nil {
 			err = client.WatchProcesses(ctx, func(said api.Process) error {
 				again.reset()
@@ -255,21 +248,21 @@ func (m *Manager) watchStates(ctx context.Context, s *live, c *collectors) {
 				return nil
 			})
 		}
-		if errors.Is(err, api.ErrUnsupported) || !again.pause(ctx, s.ended) {
+		if errors.Is(err, api.ErrUnsupported) || !again.pause(ctx, s.sandbox.Ended()) {
 			return
 		}
-		m.log.Debug("watch processes again", "sandbox", s.id, "error", err)
+		m.o.Logger.Debug("watch processes again", "sandbox", s.names.ID, "error", err)
 	}
 }
 
 // heard takes what an agent says of a process.
-func (m *Manager) heard(s *live, said api.Process) {
+func (m *Service) heard(s *Table, said api.Process) {
 	if said.State.Ended() {
-		m.met(s, said.ExecID)
+		s.sandbox.MeetDeadline(said.ExecID)
 	}
-	s.procs.mu.Lock()
-	p, c := s.procs.byID[said.ExecID], s.procs.collectors
-	s.procs.mu.Unlock()
+	s.mu.Lock()
+	p, c := s.byID[said.ExecID], s.collectors
+	s.mu.Unlock()
 	if p == nil || c == nil {
 		return
 	}
@@ -291,7 +284,7 @@ func (m *Manager) heard(s *live, said api.Process) {
 	case first && stopped != nil:
 		// The collecting goroutine publishes the end after the output. A child that the process
 		// left behind may hold the output open indefinitely.
-		s.procs.join(c, func() {
+		s.join(c, func() {
 			timer := time.NewTimer(drainTime)
 			defer timer.Stop()
 			select {
@@ -306,21 +299,21 @@ func (m *Manager) heard(s *live, said api.Process) {
 }
 
 // publishEnd makes what the agent said of the end of a process its record.
-func (m *Manager) publishEnd(ctx context.Context, s *live, p *process, said api.Process) {
+func (m *Service) publishEnd(ctx context.Context, s *Table, p *process, said api.Process) {
 	p.mu.Lock()
 	judge := said.Signal == "KILL" && !said.TimedOut && !p.sentKill
 	before := p.kills
 	p.mu.Unlock()
-	oom := judge && m.oomKills(ctx, s) > before
+	oom := judge && s.sandbox.OOMKills(ctx) > before
 	m.update(s, p, func(rec *api.Process) {
 		takeOver(rec, said)
 		rec.OOM = oom
 	})
-	m.measureAfter(s)
+	s.sandbox.Measure()
 }
 
 // collect starts to read the output of a process out of the sandbox, unless another goroutine does.
-func (m *Manager) collect(s *live, p *process) {
+func (m *Service) collect(s *Table, p *process) {
 	c := m.collectorsOf(s)
 	p.mu.Lock()
 	if p.stopped != nil || p.collected || p.removed {
@@ -331,7 +324,7 @@ func (m *Manager) collect(s *live, p *process) {
 	stopped := make(chan struct{})
 	p.stop, p.stopped = stop, stopped
 	p.mu.Unlock()
-	joined := s.procs.join(c, func() {
+	joined := s.join(c, func() {
 		defer close(stopped)
 		defer stop()
 		m.collectOutput(ctx, s, c, p)
@@ -339,7 +332,7 @@ func (m *Manager) collect(s *live, p *process) {
 	if !joined {
 		stop()
 		close(stopped)
-		if s.over() && m.ctx.Err() == nil {
+		if s.sandbox.Over() && m.o.Context.Err() == nil {
 			m.settleProcess(s, p)
 		}
 	}
@@ -347,16 +340,16 @@ func (m *Manager) collect(s *live, p *process) {
 
 // collectOutput copies the output of a process into its log until the process
 // has ended for good and all of it is there.
-func (m *Manager) collectOutput(ctx context.Context, s *live, c *collectors, p *process) {
+func (m *Service) collectOutput(ctx context.Context, s *Table, c *collectors, p *process) {
 	conn, free := c.links.take()
 	defer free()
 	in := collector{warn: func(err error) {
-		m.log.Error("write log", "sandbox", s.id, "process", p.id, "error", err)
+		m.o.Logger.Error("write log", "sandbox", s.names.ID, "process", p.id, "error", err)
 	}}
 	log, release, err := p.openLog()
 	for err != nil {
-		m.log.Error("collect output", "sandbox", s.id, "process", p.id, "error", err)
-		if !in.again.pause(ctx, s.ended) {
+		m.o.Logger.Error("collect output", "sandbox", s.names.ID, "process", p.id, "error", err)
+		if !in.again.pause(ctx, s.sandbox.Ended()) {
 			return
 		}
 		log, release, err = p.openLog()
@@ -364,7 +357,7 @@ func (m *Manager) collectOutput(ctx context.Context, s *live, c *collectors, p *
 	defer release()
 	in.log = log
 	for {
-		client, err := conn.get(ctx)
+		client, err := conn.Get(ctx)
 		if err == nil {
 			o := agent.FollowOptions{Since: log.End(), Follow: true, Primary: true}
 			err = client.Follow(ctx, p.id, o, in.take)
@@ -382,7 +375,7 @@ func (m *Manager) collectOutput(ctx context.Context, s *live, c *collectors, p *
 			m.missing(ctx, s, p)
 			return
 		}
-		if !in.again.pause(ctx, s.ended) {
+		if !in.again.pause(ctx, s.sandbox.Ended()) {
 			return
 		}
 	}
@@ -390,7 +383,7 @@ func (m *Manager) collectOutput(ctx context.Context, s *live, c *collectors, p *
 
 // conclude publishes the end of a process whose output has all been collected.
 // It is false where the agent says that the process goes on.
-func (m *Manager) conclude(ctx context.Context, s *live, p *process, client *agent.Client) bool {
+func (m *Service) conclude(ctx context.Context, s *Table, p *process, client *agent.Client) bool {
 	said := p.awaitEnd(ctx)
 	if said == nil {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -437,8 +430,8 @@ func (p *process) awaitEnd(ctx context.Context) *api.Process {
 
 // missing ends the record of a process that the agent knows nothing of: one that
 // was never started, or one that another has removed.
-func (m *Manager) missing(ctx context.Context, s *live, p *process) {
-	_, free, err := s.procs.claim(ctx, p.id)
+func (m *Service) missing(ctx context.Context, s *Table, p *process) {
+	_, free, err := s.claim(ctx, p.id)
 	if err != nil {
 		return
 	}
@@ -494,16 +487,15 @@ func (in *collector) take(c agent.Chunk) error {
 // links are the connections to one agent over which output is collected. They
 // are not the one of the calls, which a flood of output would hold up.
 type links struct {
-	inst  engine.Instance
-	token []byte
+	dial func() Conn
 
 	mu    sync.Mutex
-	conns []*agentConn
+	conns []Conn
 	users []int
 }
 
 // take returns a connection with a free slot.
-func (l *links) take() (conn *agentConn, free func()) {
+func (l *links) take() (conn Conn, free func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := 0
@@ -511,7 +503,7 @@ func (l *links) take() (conn *agentConn, free func()) {
 		i++
 	}
 	if i == len(l.users) {
-		l.conns, l.users = append(l.conns, &agentConn{inst: l.inst, token: l.token}), append(l.users, 0)
+		l.conns, l.users = append(l.conns, l.dial()), append(l.users, 0)
 	}
 	l.users[i]++
 	return l.conns[i], sync.OnceFunc(func() {
@@ -525,7 +517,7 @@ func (l *links) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {
-		c.close()
+		c.Close()
 	}
 }
 

@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"cmp"
@@ -22,38 +22,38 @@ const maxExecs = 192
 // Exec runs one program to its end and returns what it wrote, bounded at the
 // source. The end of ctx leaves the program running, unless its request says
 // CancelWithCaller.
-func (m *Manager) Exec(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (api.Result, error) {
-	s, err := m.find(caller, policy.VerbExec, ref)
+func (m *Service) Exec(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (api.Result, error) {
+	s, err := m.o.Find(caller, policy.VerbExec, ref)
 	if err != nil {
 		return api.Result{}, err
 	}
 	return m.exec(ctx, s, permit)
 }
 
-func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (api.Result, error) {
+func (m *Service) exec(ctx context.Context, s *Table, permit policy.ExecPermit) (api.Result, error) {
 	start, done, err := m.begin(ctx, s, permit)
 	if err != nil {
 		return api.Result{}, err
 	}
 	defer done()
-	client, err := m.agentOf(ctx, s)
+	client, err := s.sandbox.Agent(ctx)
 	if err != nil {
 		return api.Result{}, err
 	}
-	before, begun, refusals := m.oomKills(ctx, s), time.Now(), s.refusals()
-	m.setDeadline(s, start.ExecID, start.Timeout)
+	before, begun, refusals := s.sandbox.OOMKills(ctx), time.Now(), s.sandbox.Refusals()
+	s.sandbox.SetDeadline(start.ExecID, start.Timeout)
 	res, err := client.Exec(ctx, start)
-	if start.Repeatable && api.CodeOf(err) == api.CodeUnavailable && !errors.Is(err, agent.ErrSilent) && ctx.Err() == nil && !s.diedWithin(err) {
+	if start.Repeatable && api.CodeOf(err) == api.CodeUnavailable && !errors.Is(err, agent.ErrSilent) && ctx.Err() == nil && !s.sandbox.DiedWithin(err) {
 		// The answer was lost with the connection. It can be asked for again.
-		if client, err = m.agentOf(ctx, s); err == nil {
+		if client, err = s.sandbox.Agent(ctx); err == nil {
 			res, err = client.Exec(ctx, start)
 		}
 	}
 	if err == nil || !unsure(err) {
-		m.met(s, start.ExecID)
+		s.sandbox.MeetDeadline(start.ExecID)
 	}
 	if err != nil {
-		if s.diedWithin(err) {
+		if s.sandbox.DiedWithin(err) {
 			return s.lostResult(start.ExecID, begun), nil
 		}
 		if ctx.Err() != nil {
@@ -68,55 +68,55 @@ func (m *Manager) exec(ctx context.Context, s *live, permit policy.ExecPermit) (
 
 // callerLeft kills an exec that its caller does not wait for any more, where that was
 // asked for. The agent may not have heard of the start yet; it refuses it then.
-func (m *Manager) callerLeft(s *live, permit policy.ExecPermit, id string) {
+func (m *Service) callerLeft(s *Table, permit policy.ExecPermit, id string) {
 	if !permit.Request().CancelWithCaller {
 		return
 	}
 	kill := api.SignalRequest{Signal: "KILL", Scope: api.ScopeTree}
-	err := m.signal(m.ctx, s, id, kill)
+	err := m.signal(m.o.Context, s, id, kill)
 	switch api.CodeOf(err) {
 	case "", api.CodeNotFound, api.CodeState: // it is over, or will not begin
 	default:
-		m.log.Warn("kill an exec whose caller left", "sandbox", s.id, "exec", id, "error", err)
+		m.o.Logger.Warn("kill an exec whose caller left", "sandbox", s.names.ID, "exec", id, "error", err)
 	}
 }
 
 // begin turns a permit into what the agent is told, and counts the exec as use
 // of the sandbox until done is called.
-func (m *Manager) begin(ctx context.Context, s *live, permit policy.ExecPermit) (start agent.Start, done func(), err error) {
+func (m *Service) begin(ctx context.Context, s *Table, permit policy.ExecPermit) (start agent.Start, done func(), err error) {
 	if !permit.Valid() {
 		return start, nil, api.Errorf(api.CodeDenied, "no policy has granted this exec")
 	}
-	if err := s.endpoints.Wait(ctx, permit.Request().WaitEndpoints); err != nil {
+	if err := s.sandbox.WaitEndpoints(ctx, permit.Request().WaitEndpoints); err != nil {
 		return start, nil, err
 	}
-	given, err := m.given(ctx, s)
+	given, err := s.sandbox.SecretEnv(ctx)
 	if err != nil {
 		return start, nil, err
 	}
 	start = s.start(permit, given)
 	start.Repeatable = start.ExecID != ""
-	if start.Repeatable && s.procs.has(start.ExecID) {
-		return start, nil, api.Errorf(api.CodeExists, "%s is a managed process of sandbox %s", start.ExecID, s.name).
+	if start.Repeatable && s.has(start.ExecID) {
+		return start, nil, api.Errorf(api.CodeExists, "%s is a managed process of sandbox %s", start.ExecID, s.names.Name).
 			WithHint("choose another exec_id")
 	}
 	start.ExecID = cmp.Or(start.ExecID, api.NewID("x-"))
 	s.mu.Lock()
 	if s.execs >= maxExecs {
 		s.mu.Unlock()
-		err := api.Errorf(api.CodeNoCapacity, "%d execs are under way in sandbox %s, which is the limit", maxExecs, s.name)
+		err := api.Errorf(api.CodeNoCapacity, "%d execs are under way in sandbox %s, which is the limit", maxExecs, s.names.Name)
 		err.Retryable, err.RetryAfterMS = true, 1000
 		return start, nil, err
 	}
 	s.execs++
 	s.mu.Unlock()
-	s.deadlines.ask(start.ExecID, 1)
-	release, over := s.use(), make(chan struct{})
-	s.procs.tellFollowers(source{id: start.ExecID, over: over})
+	s.sandbox.AskDeadline(start.ExecID, 1)
+	release, over := s.sandbox.Use(), make(chan struct{})
+	s.tellFollowers(source{id: start.ExecID, over: over})
 	return start, func() {
 		close(over)
 		release()
-		s.deadlines.ask(start.ExecID, -1)
+		s.sandbox.AskDeadline(start.ExecID, -1)
 		s.mu.Lock()
 		s.execs--
 		s.mu.Unlock()
@@ -124,13 +124,12 @@ func (m *Manager) begin(ctx context.Context, s *live, permit policy.ExecPermit) 
 }
 
 // start is what the agent is told of a program; given is what Manager.given returned.
-func (s *live) start(permit policy.ExecPermit, given map[string]string) agent.Start {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (t *Table) start(permit policy.ExecPermit, given map[string]string) agent.Start {
 	req := permit.Request()
+	d := t.sandbox.Defaults(cmp.Or(req.Phase, api.PhaseRun))
 	return agent.Start{
-		ExecID: req.ExecID, Argv: permit.Argv(), Env: environment(s.image.Env, given, permit.Env(), s.endpoints.Exports(cmp.Or(req.Phase, api.PhaseRun)), req.Env),
-		Cwd: cmp.Or(permit.Cwd(), s.info.Cwd), User: cmp.Or(permit.User(), s.info.User), Stdin: req.Stdin, Timeout: permit.Timeout(),
+		ExecID: req.ExecID, Argv: permit.Argv(), Env: environment(d.Image, given, permit.Env(), d.Exports, req.Env),
+		Cwd: cmp.Or(permit.Cwd(), d.Cwd), User: cmp.Or(permit.User(), d.User), Stdin: req.Stdin, Timeout: permit.Timeout(),
 		MaxOutput: permit.MaxOutput(), Combined: req.Combined, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
 	}
 }
@@ -148,34 +147,20 @@ func environment(sets ...map[string]string) []string {
 	return out
 }
 
-// oomKills reads the kernel's count of kills for memory, 0 where it is unknown.
-func (m *Manager) oomKills(ctx context.Context, s *live) int64 {
-	s.mu.Lock()
-	inst := s.inst
-	s.mu.Unlock()
-	if inst == nil {
-		return 0
-	}
-	st, _ := stat(ctx, inst)
-	m.sawKills(s, st.OOMKills)
-	return st.OOMKills
-}
-
 // judge reports whether the memory limit killed a program that ended: it was killed by a KILL that
 // Cloche did not send while the kernel's count increased.
-func (m *Manager) judge(ctx context.Context, s *live, res *api.Result, before int64, sentKill bool) {
-	if res.Signal != "KILL" || res.TimedOut || sentKill || s.snapshot().State != api.StateRunning {
+func (m *Service) judge(ctx context.Context, s *Table, res *api.Result, before int64, sentKill bool) {
+	if res.Signal != "KILL" || res.TimedOut || sentKill || s.sandbox.Info().State != api.StateRunning {
 		return
 	}
-	res.OOM = m.oomKills(ctx, s) > before
+	res.OOM = s.sandbox.OOMKills(ctx) > before
 }
 
 // lostResult is the outcome of an exec whose sandbox died.
-func (s *live) lostResult(execID string, begun time.Time) api.Result {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (t *Table) lostResult(execID string, begun time.Time) api.Result {
+	end := t.sandbox.Ending()
 	return api.Result{
-		SandboxLost: true, OOM: s.end.oom, Reason: s.end.reason, TerminalReason: cmp.Or(s.info.TerminalReason, s.end.cause()), ExecID: execID,
+		SandboxLost: true, OOM: end.OOM, Reason: end.Reason, TerminalReason: end.TerminalReason, ExecID: execID,
 		DurationMS: time.Since(begun).Milliseconds(),
 	}
 }
@@ -183,8 +168,8 @@ func (s *live) lostResult(execID string, begun time.Time) api.Result {
 // Stream is one live exec. Recv and the writing methods may be used from two
 // goroutines at once.
 type Stream struct {
-	m      *Manager
-	s      *live
+	m      *Service
+	s      *Table
 	inner  *agent.Stream
 	permit policy.ExecPermit
 	done   func()
@@ -201,43 +186,43 @@ type Stream struct {
 
 // ExecStream starts a program and returns when it has been executed. The end of
 // ctx ends only the call. The caller closes the Stream, see Close.
-func (m *Manager) ExecStream(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (*Stream, error) {
-	s, err := m.find(caller, policy.VerbExec, ref)
+func (m *Service) ExecStream(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (*Stream, error) {
+	s, err := m.o.Find(caller, policy.VerbExec, ref)
 	if err != nil {
 		return nil, err
 	}
 	return m.execStream(ctx, s, permit)
 }
 
-func (m *Manager) execStream(ctx context.Context, s *live, permit policy.ExecPermit) (*Stream, error) {
+func (m *Service) execStream(ctx context.Context, s *Table, permit policy.ExecPermit) (*Stream, error) {
 	start, done, err := m.begin(ctx, s, permit)
 	if err != nil {
 		return nil, err
 	}
-	client, err := m.agentOf(ctx, s)
+	client, err := s.sandbox.Agent(ctx)
 	if err != nil {
 		done()
 		return nil, err
 	}
-	st := &Stream{m: m, s: s, permit: permit, done: done, before: m.oomKills(ctx, s), refusals: s.refusals(), begun: time.Now(), id: start.ExecID}
-	m.setDeadline(s, start.ExecID, start.Timeout)
+	st := &Stream{m: m, s: s, permit: permit, done: done, before: s.sandbox.OOMKills(ctx), refusals: s.sandbox.Refusals(), begun: time.Now(), id: start.ExecID}
+	s.sandbox.SetDeadline(start.ExecID, start.Timeout)
 	if st.inner, err = client.Stream(ctx, start); err != nil {
 		if !unsure(err) {
-			m.met(s, start.ExecID)
+			s.sandbox.MeetDeadline(start.ExecID)
 		}
 		if ctx.Err() != nil {
 			m.callerLeft(s, permit, start.ExecID)
 		}
 		done()
-		return nil, s.hint(s.explain(err))
+		return nil, s.hint(s.sandbox.Explain(err))
 	}
 	return st, nil
 }
 
 // hint adds to the error about a missing program what the image is.
-func (s *live) hint(err error) error {
+func (t *Table) hint(err error) error {
 	if e, ok := errors.AsType[*api.Error](err); ok && e.Code == api.CodeCommandNotFound && e.Hint == "" {
-		e.Hint = s.image.MissingHint
+		e.Hint = t.sandbox.Defaults("").MissingHint
 	}
 	return err
 }
@@ -252,7 +237,7 @@ func (t *Stream) Recv() (agent.Event, error) {
 	}
 	ev, err := t.inner.Recv()
 	if err != nil {
-		if !errors.Is(err, io.EOF) && !t.s.diedWithin(err) {
+		if !errors.Is(err, io.EOF) && !t.s.sandbox.DiedWithin(err) {
 			return ev, err
 		}
 		t.ended.Store(true)
@@ -261,8 +246,8 @@ func (t *Stream) Recv() (agent.Event, error) {
 	}
 	if ev.Exit != nil {
 		t.ended.Store(true)
-		t.m.met(t.s, t.id)
-		ctx, cancel := context.WithTimeout(t.m.ctx, callTimeout)
+		t.s.sandbox.MeetDeadline(t.id)
+		ctx, cancel := context.WithTimeout(t.m.o.Context, callTimeout)
 		defer cancel()
 		t.m.judge(ctx, t.s, ev.Exit, t.before, t.sentKill.Load())
 		ev.Exit.Adjusted, ev.Exit.Refusals = t.permit.Adjusted(), t.refusals()

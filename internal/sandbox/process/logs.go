@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"context"
@@ -20,20 +20,20 @@ var errEnough = errors.New("enough was read")
 // first; of a sandbox that has ended, with what was saved. Data is valid during
 // the call. Following all processes it calls fn for one of them at a time, in
 // the order in which their output arrives here.
-func (m *Manager) Logs(ctx context.Context, caller policy.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
-	s, err := m.find(caller, policy.VerbLogs, ref)
+func (m *Service) Logs(ctx context.Context, caller policy.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
+	s, err := m.o.Find(caller, policy.VerbLogs, ref)
 	if err != nil {
 		return err
 	}
 	if o.Follow || o.WaitMS > 0 {
-		defer s.use()()
+		defer s.sandbox.Use()()
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(m.ctx, cancel)()
+	defer context.AfterFunc(m.o.Context, cancel)()
 	if o.Follow {
 		var done func()
-		ctx, done = m.attended(ctx, s)
+		ctx, done = s.sandbox.Attended(ctx)
 		defer done()
 	}
 	if o.WaitMS > 0 && !o.Follow {
@@ -41,25 +41,25 @@ func (m *Manager) Logs(ctx context.Context, caller policy.Caller, ref string, o 
 	} else {
 		err = m.logs(ctx, s, o, fn)
 	}
-	if err != nil && m.ctx.Err() != nil {
+	if err != nil && m.o.Context.Err() != nil {
 		return shuttingDown()
 	}
 	return silenced(ctx, err)
 }
 
 // logs chooses by what is asked for.
-func (m *Manager) logs(ctx context.Context, s *live, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Service) logs(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
 	if o.ExecID == "" {
 		return m.allLogs(ctx, s, o, fn)
 	}
-	if p := s.procs.get(o.ExecID); p != nil {
+	if p := s.get(o.ExecID); p != nil {
 		return m.processLogs(ctx, p, o, fn)
 	}
 	return m.execLogs(ctx, s, o, fn)
 }
 
 // longPoll is a reading that, where there is nothing, waits for a first entry.
-func (m *Manager) longPoll(ctx context.Context, s *live, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Service) longPoll(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
 	any := false
 	err := m.logs(ctx, s, o, func(e api.LogEntry) error {
 		any = true
@@ -68,7 +68,7 @@ func (m *Manager) longPoll(ctx context.Context, s *live, o api.LogOptions, fn fu
 	if any || err != nil {
 		return err
 	}
-	waiting, cancel := context.WithTimeout(ctx, min(millis(o.WaitMS), maxWait))
+	waiting, cancel := context.WithTimeout(ctx, min(milliseconds(o.WaitMS), maxWait))
 	defer cancel()
 	o.Follow = true
 	err = m.logs(waiting, s, o, func(e api.LogEntry) error {
@@ -87,7 +87,7 @@ func (m *Manager) longPoll(ctx context.Context, s *live, o api.LogOptions, fn fu
 }
 
 // processLogs reads the log of one managed process.
-func (m *Manager) processLogs(ctx context.Context, p *process, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Service) processLogs(ctx context.Context, p *process, o api.LogOptions, fn func(api.LogEntry) error) error {
 	log, release, err := p.openLog()
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (m *Manager) processLogs(ctx context.Context, p *process, o api.LogOptions,
 		case errors.Is(err, io.EOF), errors.Is(err, spool.ErrNoMore):
 			return nil
 		case err != nil && ctx.Err() != nil:
-			return canceledCall(ctx.Err())
+			return CanceledCall(ctx.Err())
 		case err != nil:
 			return api.Errorf(api.CodeInternal, "the log of process %s cannot be read", p.id).WithCause(err)
 		}
@@ -120,9 +120,9 @@ func (m *Manager) processLogs(ctx context.Context, p *process, o api.LogOptions,
 }
 
 // execLogs reads the output of one exec: from the agent, or what was saved of it.
-func (m *Manager) execLogs(ctx context.Context, s *live, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Service) execLogs(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
 	x := execReader{o: o, fn: fn}
-	if s.over() {
+	if s.sandbox.Over() {
 		if err := s.savedLogs(o, x.entry); err != nil || !o.Follow {
 			return err
 		}
@@ -130,7 +130,7 @@ func (m *Manager) execLogs(ctx context.Context, s *live, o api.LogOptions, fn fu
 	}
 	switch {
 	case o.Since == nil:
-		client, err := m.agentOf(ctx, s)
+		client, err := s.sandbox.Agent(ctx)
 		if err == nil {
 			err = client.Logs(ctx, api.LogOptions{ExecID: o.ExecID, Stream: o.Stream, Tail: o.Tail}, x.entry)
 		}
@@ -140,7 +140,7 @@ func (m *Manager) execLogs(ctx context.Context, s *live, o api.LogOptions, fn fu
 		case err != nil && o.Follow:
 			return x.end(s)
 		case err != nil || !o.Follow:
-			return s.explain(err)
+			return s.sandbox.Explain(err)
 		}
 	case *o.Since < 0:
 		end, err := m.execEnd(ctx, s, o)
@@ -158,8 +158,8 @@ func (m *Manager) execLogs(ctx context.Context, s *live, o api.LogOptions, fn fu
 }
 
 // execEnd says how much an exec has written: of the chosen stream, or of both.
-func (m *Manager) execEnd(ctx context.Context, s *live, o api.LogOptions) (end int64, err error) {
-	client, err := m.agentOf(ctx, s)
+func (m *Service) execEnd(ctx context.Context, s *Table, o api.LogOptions) (end int64, err error) {
+	client, err := s.sandbox.Agent(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -172,17 +172,17 @@ func (m *Manager) execEnd(ctx context.Context, s *live, o api.LogOptions) (end i
 		}
 		return nil
 	})
-	return end, s.explain(err)
+	return end, s.sandbox.Explain(err)
 }
 
 // execLogs calls fn with what an agent keeps of the output of the chosen exec,
 // or of all; o.Tail is of all together, or of each. The output of managed
 // processes is not fetched for that.
-func (s *live) execLogs(ctx context.Context, client *agent.Client, o api.LogOptions, each bool, fn func(api.LogEntry) error) error {
+func (t *Table) execLogs(ctx context.Context, client *agent.Client, o api.LogOptions, each bool, fn func(api.LogEntry) error) error {
 	one := func(o api.LogOptions) error {
 		return client.Logs(ctx, api.LogOptions{ExecID: o.ExecID, Stream: o.Stream, Tail: o.Tail}, fn)
 	}
-	if o.ExecID != "" || s.procs.empty() && !each {
+	if o.ExecID != "" || t.empty() && !each {
 		return one(o)
 	}
 	all, err := client.Processes(ctx)
@@ -190,7 +190,7 @@ func (s *live) execLogs(ctx context.Context, client *agent.Client, o api.LogOpti
 		return err
 	}
 	for _, p := range all {
-		if s.procs.has(p.ExecID) {
+		if t.has(p.ExecID) {
 			continue
 		}
 		o.ExecID = p.ExecID
@@ -255,12 +255,10 @@ func (x *execReader) chunk(c agent.Chunk) error {
 }
 
 // end tells that there is no more, and why.
-func (x *execReader) end(s *live) error {
+func (x *execReader) end(s *Table) error {
 	reason := "exited"
-	if s.over() {
-		s.mu.Lock()
-		reason = s.end.reason
-		s.mu.Unlock()
+	if s.sandbox.Over() {
+		reason = s.sandbox.Ending().Reason
 	}
 	e := api.LogEntry{ExecID: x.o.ExecID, Time: now(), End: reason}
 	if x.o.Stream == "" {
@@ -273,11 +271,11 @@ func (x *execReader) end(s *live) error {
 
 // follow reads an exec from x.at on through connections that break, until it has
 // ended or its sandbox has; without o.Follow up to what there is now.
-func (m *Manager) follow(ctx context.Context, s *live, x *execReader, src source) error {
+func (m *Service) follow(ctx context.Context, s *Table, x *execReader, src source) error {
 	x.o.ExecID = src.id
 	var again retry
 	for {
-		client, err := m.agentOf(ctx, s)
+		client, err := s.sandbox.Agent(ctx)
 		if err == nil {
 			// An offset in one stream is never behind the position of the same byte.
 			err = client.Follow(ctx, src.id, agent.FollowOptions{Since: x.at, Follow: x.o.Follow}, func(c agent.Chunk) error {
@@ -289,17 +287,17 @@ func (m *Manager) follow(ctx context.Context, s *live, x *execReader, src source
 		case err == nil || x.failed != nil:
 			return x.failed
 		case ctx.Err() != nil:
-			return canceledCall(ctx.Err())
-		case s.over() || s.diedWithin(err):
+			return CanceledCall(ctx.Err())
+		case s.sandbox.Over() || s.sandbox.DiedWithin(err):
 			return nil
 		case errors.Is(err, api.ErrNotFound) && !src.beginning():
 			return err
-		case errors.Is(err, api.ErrNotFound), s.snapshot().State == api.StatePaused:
+		case errors.Is(err, api.ErrNotFound), s.sandbox.Info().State == api.StatePaused:
 		case !x.o.Follow || api.CodeOf(err) != api.CodeUnavailable && api.CodeOf(err) != api.CodeSandboxLost:
 			return err
 		}
-		if !again.pause(ctx, s.ended) && ctx.Err() != nil {
-			return canceledCall(ctx.Err())
+		if !again.pause(ctx, s.sandbox.Ended()) && ctx.Err() != nil {
+			return CanceledCall(ctx.Err())
 		}
 	}
 }
@@ -307,16 +305,16 @@ func (m *Manager) follow(ctx context.Context, s *live, x *execReader, src source
 // allLogs reads the output of every process: the execs', then the managed ones',
 // each in the order of their start; and then, where that is asked for, of all as
 // it comes.
-func (m *Manager) allLogs(ctx context.Context, s *live, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Service) allLogs(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
 	var f *follower
 	if o.Follow {
 		f = newFollower(m, s, o, fn)
-		s.procs.subscribe(f)
-		defer s.procs.unsubscribe(f)
+		s.subscribe(f)
+		defer s.unsubscribe(f)
 	}
 	o.Follow = false
 	var err error
-	if o.Tail > 0 && (f != nil || !s.procs.empty()) {
+	if o.Tail > 0 && (f != nil || !s.empty()) {
 		err = m.dumpTail(ctx, s, o, f, fn)
 	} else {
 		err = m.dump(ctx, s, o, f, fn)
@@ -329,7 +327,7 @@ func (m *Manager) allLogs(ctx context.Context, s *live, o api.LogOptions, fn fun
 
 // dump reads what there is of every process, and tells f, if there is one, how
 // far it came.
-func (m *Manager) dump(ctx context.Context, s *live, o api.LogOptions, f *follower, fn func(api.LogEntry) error) error {
+func (m *Service) dump(ctx context.Context, s *Table, o api.LogOptions, f *follower, fn func(api.LogEntry) error) error {
 	told := false
 	tell := func(e api.LogEntry) error {
 		told = true
@@ -341,14 +339,14 @@ func (m *Manager) dump(ctx context.Context, s *live, o api.LogOptions, f *follow
 		}
 		return fn(e)
 	}
-	state := s.snapshot().State
+	state := s.sandbox.Info().State
 	switch {
-	case s.over():
+	case s.sandbox.Over():
 		if err := s.savedLogs(o, tell); err != nil {
 			return err
 		}
 	case state != api.StatePaused: // whose agent says nothing
-		client, err := m.agentOf(ctx, s)
+		client, err := s.sandbox.Agent(ctx)
 		if err == nil {
 			err = s.execLogs(ctx, client, o, f != nil && o.Tail > 0, tell)
 		}
@@ -361,8 +359,8 @@ func (m *Manager) dump(ctx context.Context, s *live, o api.LogOptions, f *follow
 			}
 		}
 	}
-	for _, rec := range s.procs.records() {
-		p := s.procs.get(rec.ExecID)
+	for _, rec := range s.records() {
+		p := s.get(rec.ExecID)
 		if p == nil {
 			continue // removed in this moment
 		}
@@ -375,7 +373,7 @@ func (m *Manager) dump(ctx context.Context, s *live, o api.LogOptions, f *follow
 
 // dumpTail reads the last lines of all processes together, in the order in which
 // they were written.
-func (m *Manager) dumpTail(ctx context.Context, s *live, o api.LogOptions, f *follower, fn func(api.LogEntry) error) error {
+func (m *Service) dumpTail(ctx context.Context, s *Table, o api.LogOptions, f *follower, fn func(api.LogEntry) error) error {
 	var entries []api.LogEntry
 	size := 0
 	err := m.dump(ctx, s, o, f, func(e api.LogEntry) error {

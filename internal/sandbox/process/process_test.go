@@ -1,17 +1,16 @@
-package sandbox
+package process
 
 import (
 	"context"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
 func TestRetry(t *testing.T) {
@@ -45,13 +44,13 @@ func TestRetry(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if r.pause(ctx, nil) {
-			t.Error("it goes on when nobody wants it")
+			t.Error("it goes on after its context has ended")
 		}
 	})
 }
 
-// However an agent words the end of a process, it never becomes one that nobody
-// saw.
+// Whatever an agent says of the end of a process, the record never becomes one of an end that was
+// not observed.
 func TestTakeOver(t *testing.T) {
 	for _, c := range []struct {
 		said, want api.Process
@@ -76,38 +75,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-func TestPlainLeavesOutSequences(t *testing.T) {
-	for said, want := range map[string]string{
-		"\x1b[31mred\x1b[0m text":            "red text",
-		"\x1b[?2004l\x1b[?1049hin vim":       "in vim",
-		"\x1b]0;a title\x07after":            "after",
-		"\x1b]8;;http://x\x1b\\link\x1b]8;;": "link",
-		"\x1bPdevice\x1b\\done":              "done",
-		"cut \x1b[12":                        "cut ",
-		"cut \x1b":                           "cut ",
-		"\x1b(Bcharset":                      "charset",
-	} {
-		if got := plain(said, 100); got != want {
-			t.Errorf("plain(%q) = %q, want %q", said, got, want)
-		}
-	}
-}
-
-func FuzzPlain(f *testing.F) {
-	for _, s := range []string{"", "plain", "a\x1b[31mred\x1b[0m", "\xff\xfe", "tab\tline\nend\r", strings.Repeat("ü", 300), "\u202egnp.exe", "\x00"} {
-		f.Add(s, 10)
-	}
-	f.Fuzz(func(t *testing.T, s string, most int) {
-		most = min(max(most, 0), 1000)
-		got := plain(s, most)
-		if len(got) > most || !utf8.ValidString(got) || strings.ContainsAny(got, "\x00\x07\x1b\x7f\n\r\t\u0085\u202e\u200b") {
-			t.Errorf("plain(%q, %d) = %q", s, most, got)
-		}
-	})
-}
-
 func TestLogBytes(t *testing.T) {
-	table := processTable{byID: map[string]*process{}}
+	table := Table{byID: map[string]*process{}}
 	var all int64
 	for i := range maxLiving + maxEnded {
 		n := table.logBytes()
@@ -141,18 +110,18 @@ func TestHasNoFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(processRecordFile + ".new")
-	if !hasNoFiles(dir) {
+	if !hostfile.HasNoFiles(dir) {
 		t.Error("a record that is not in its place counts as a file")
 	}
 	write(filepath.Join(processLogDir, "segment"))
-	if hasNoFiles(dir) {
+	if hostfile.HasNoFiles(dir) {
 		t.Error("output does not count as a file")
 	}
 	if err := os.Remove(filepath.Join(dir, processLogDir, "segment")); err != nil {
 		t.Fatal(err)
 	}
 	write(processRecordFile)
-	if hasNoFiles(dir) {
+	if hostfile.HasNoFiles(dir) {
 		t.Error("a record does not count as a file")
 	}
 }

@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -22,10 +23,18 @@ const (
 	maxWait = time.Minute
 )
 
-// processTable is the managed processes of one sandbox. The zero value is empty.
-type processTable struct {
-	mu   sync.Mutex
+// Table has the processes of one sandbox. [Table.Init] comes before its use. It is safe for concurrent
+// use.
+type Table struct {
+	names   Names
+	dir     string // the sandbox's
+	sandbox Sandbox
+	all     *Service
+
+	mu   sync.Mutex // guards what follows
 	byID map[string]*process
+	// execs counts the execs that are under way.
+	execs int
 	// busy has the ids that are being started or removed; the channel is closed
 	// when that is done.
 	busy map[string]chan struct{}
@@ -39,7 +48,7 @@ type processTable struct {
 }
 
 // get returns the process with an ID, or nil. It returns nil for a process that is not visible yet.
-func (t *processTable) get(id string) *process {
+func (t *Table) get(id string) *process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.byID[id]
@@ -60,21 +69,21 @@ func (p *process) shown() bool {
 }
 
 // has reports whether an id is a managed process's, shown or not.
-func (t *processTable) has(id string) bool {
+func (t *Table) has(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.byID[id] != nil
 }
 
 // empty reports whether there are no managed processes.
-func (t *processTable) empty() bool {
+func (t *Table) empty() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.byID) == 0
 }
 
-// all returns every process, including those that are not visible yet.
-func (t *processTable) all() []*process {
+// every returns every process, including those that are not visible yet.
+func (t *Table) every() []*process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := make([]*process, 0, len(t.byID))
@@ -85,9 +94,9 @@ func (t *processTable) all() []*process {
 }
 
 // records are the processes that may be seen, in the order of their start.
-func (t *processTable) records() []api.Process {
+func (t *Table) records() []api.Process {
 	var out []api.Process
-	for _, p := range t.all() {
+	for _, p := range t.every() {
 		if p.shown() {
 			rec, _ := p.snapshot()
 			out = append(out, rec)
@@ -99,7 +108,7 @@ func (t *processTable) records() []api.Process {
 
 // claim reserves an ID for a start or a removal, once no other call holds it. p is the process that
 // has the ID, or nil.
-func (t *processTable) claim(ctx context.Context, id string) (p *process, free func(), err error) {
+func (t *Table) claim(ctx context.Context, id string) (p *process, free func(), err error) {
 	for {
 		t.mu.Lock()
 		busy := t.busy[id]
@@ -136,17 +145,17 @@ func orEmpty[K comparable, V any](m map[K]V) map[K]V {
 }
 
 // add adds a process to the table, if the number of live processes allows it.
-func (m *Manager) add(s *live, p *process) error {
-	t := &s.procs
+func (m *Service) add(s *Table, p *process) error {
+	t := s
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var err *api.Error
 	switch living, read := t.count(); {
 	case living >= m.maxLiving:
-		err = api.Errorf(api.CodeNoCapacity, "%d managed processes live in sandbox %s, which is the most", m.maxLiving, s.name).
+		err = api.Errorf(api.CodeNoCapacity, "%d managed processes live in sandbox %s, which is the most", m.maxLiving, s.names.Name).
 			WithHint("end or remove one, or use another sandbox; those that have ended do not count")
 	case read >= m.maxEnded:
-		err = api.Errorf(api.CodeNoCapacity, "the logs of %d ended processes of sandbox %s are being read, so none can be removed", read, s.name).
+		err = api.Errorf(api.CodeNoCapacity, "the logs of %d ended processes of sandbox %s are being read, so none can be removed", read, s.names.Name).
 			WithHint("retry when fewer are read, or remove ended processes")
 	default:
 		// The first processes of a sandbox can have long logs. With thousands of processes, long
@@ -159,7 +168,7 @@ func (m *Manager) add(s *live, p *process) error {
 	return err
 }
 
-func (t *processTable) drop(p *process) {
+func (t *Table) drop(p *process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byID[p.id] == p {
@@ -178,7 +187,7 @@ type logSize struct {
 
 // logBytes is how much will be kept of the next process: the largest size that
 // not all who may have it have. The caller holds t.mu.
-func (t *processTable) logBytes() int64 {
+func (t *Table) logBytes() int64 {
 	for _, size := range logSizes() {
 		n := 0
 		for _, p := range t.byID {
@@ -197,8 +206,8 @@ func (t *processTable) logBytes() int64 {
 func tailBytes(logBytes int64) int { return int(min(max(logBytes/256, 16<<10), 256<<10)) }
 
 // noProcess is the error about a process that is not there.
-func noProcess(s *live, id string) *api.Error {
-	return api.Errorf(api.CodeNotFound, "sandbox %s has no process %.80q", s.name, id).WithHint("cloche ps %s lists them", s.name)
+func noProcess(s *Table, id string) *api.Error {
+	return api.Errorf(api.CodeNotFound, "sandbox %s has no process %.80q", s.names.Name, id).WithHint("cloche ps %s lists them", s.names.Name)
 }
 
 // notManaged is the error for what only a managed process can do.
@@ -208,16 +217,16 @@ func notManaged(id string) *api.Error {
 }
 
 // Process returns what is on record about one process.
-func (m *Manager) Process(ctx context.Context, caller policy.Caller, ref, id string) (api.Process, error) {
-	s, err := m.find(caller, policy.VerbGet, ref)
+func (m *Service) Process(ctx context.Context, caller policy.Caller, ref, id string) (api.Process, error) {
+	s, err := m.o.Find(caller, policy.VerbGet, ref)
 	if err != nil {
 		return api.Process{}, err
 	}
 	return m.process(ctx, s, id)
 }
 
-func (m *Manager) process(ctx context.Context, s *live, id string) (api.Process, error) {
-	if p := s.procs.get(id); p != nil {
+func (m *Service) process(ctx context.Context, s *Table, id string) (api.Process, error) {
+	if p := s.get(id); p != nil {
 		rec, _ := p.snapshot()
 		return rec, nil
 	}
@@ -235,18 +244,18 @@ func (m *Manager) process(ctx context.Context, s *live, id string) (api.Process,
 // Processes lists the processes of a sandbox that are on record, in the order of
 // their start: the managed ones, and the execs that its agent, or what was saved
 // at its end, knows of. The execs of a paused sandbox are not listed.
-func (m *Manager) Processes(ctx context.Context, caller policy.Caller, ref string) ([]api.Process, error) {
-	s, err := m.find(caller, policy.VerbProcesses, ref)
+func (m *Service) Processes(ctx context.Context, caller policy.Caller, ref string) ([]api.Process, error) {
+	s, err := m.o.Find(caller, policy.VerbProcesses, ref)
 	if err != nil {
 		return nil, err
 	}
 	execs, at := []api.Process(nil), now()
-	if s.snapshot().State != api.StatePaused {
+	if s.sandbox.Info().State != api.StatePaused {
 		if execs, at, err = m.lookAtExecs(ctx, s); err != nil {
 			return nil, err
 		}
 	}
-	out := append(s.procs.records(), execs...)
+	out := append(s.records(), execs...)
 	slices.SortStableFunc(out, byStart)
 	for i := range out {
 		out[i].ObservedAt = at.UTC()
@@ -269,12 +278,12 @@ type seenExecs struct {
 
 // lookAtExecs is execRecords that does not wait for an agent that does not answer: then
 // they are as they were last told of, at that time.
-func (m *Manager) lookAtExecs(ctx context.Context, s *live) ([]api.Process, time.Time, error) {
+func (m *Service) lookAtExecs(ctx context.Context, s *Table) ([]api.Process, time.Time, error) {
 	asked := now()
 	looking, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
 	execs, err := m.execRecords(looking, s)
-	seen := &s.procs.seen
+	seen := &s.seen
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	if err == nil {
@@ -286,7 +295,7 @@ func (m *Manager) lookAtExecs(ctx context.Context, s *live) ([]api.Process, time
 	}
 	at := seen.at
 	if at.IsZero() {
-		at = s.snapshot().CreatedAt // there were none
+		at = s.sandbox.Info().CreatedAt // there were none
 	}
 	return slices.Clone(seen.execs), at, nil
 }
@@ -301,13 +310,13 @@ func unanswered(err error) bool {
 }
 
 // execRecords lists the processes that are not managed.
-func (m *Manager) execRecords(ctx context.Context, s *live) ([]api.Process, error) {
-	if s.over() {
+func (m *Service) execRecords(ctx context.Context, s *Table) ([]api.Process, error) {
+	if s.sandbox.Over() {
 		return m.savedProcesses(s), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	client, err := m.agentOf(ctx, s)
+	client, err := s.sandbox.Agent(ctx)
 	var all []api.Process
 	if err == nil {
 		all, err = client.Processes(ctx)
@@ -320,8 +329,8 @@ func (m *Manager) execRecords(ctx context.Context, s *live) ([]api.Process, erro
 	}
 	var execs []api.Process
 	for _, p := range all {
-		if !s.procs.has(p.ExecID) {
-			execs = append(execs, m.redacted(saneExec(p)))
+		if !s.has(p.ExecID) {
+			execs = append(execs, m.o.Redacted(saneExec(p)))
 		}
 	}
 	return execs, nil
@@ -329,16 +338,16 @@ func (m *Manager) execRecords(ctx context.Context, s *live) ([]api.Process, erro
 
 // ends reports whether err is due to the end of the sandbox, which comes within a
 // moment if it has not: who finds the agent gone then reads what was saved.
-func (s *live) ends(err error) bool {
-	switch s.snapshot().State {
+func (t *Table) ends(err error) bool {
+	switch t.sandbox.Info().State {
 	case api.StateStopping, api.StateDeleting, api.StateStopped, api.StateLost:
 	default:
-		return s.diedWithin(err)
+		return t.sandbox.DiedWithin(err)
 	}
-	timer := time.NewTimer(deathGrace)
+	timer := time.NewTimer(DeathGrace)
 	defer timer.Stop()
 	select {
-	case <-s.ended:
+	case <-t.sandbox.Ended():
 		return true
 	case <-timer.C:
 		return false
@@ -348,7 +357,7 @@ func (s *live) ends(err error) bool {
 // saneExec keeps of the record of an exec what an agent may say, and fills in
 // the state where an older one knew of none.
 func saneExec(p api.Process) api.Process {
-	p.Reason, p.LastStderr, p.Name = plain(p.Reason, maxSaid), plain(p.LastStderr, maxLastStderr), ""
+	p.Reason, p.LastStderr, p.Name = agent.PlainText(p.Reason, MaxSaid), agent.PlainText(p.LastStderr, maxLastStderr), ""
 	p.Readers, p.Writer = 0, false
 	switch {
 	case p.Running:
@@ -361,23 +370,23 @@ func saneExec(p api.Process) api.Process {
 
 // WaitProcess waits until a process has ended, or is ready where that is asked
 // for, or the time is up, and returns its record as it is then.
-func (m *Manager) WaitProcess(ctx context.Context, caller policy.Caller, ref, id string, w api.WaitRequest) (api.Process, error) {
-	s, err := m.find(caller, policy.VerbWait, ref)
+func (m *Service) WaitProcess(ctx context.Context, caller policy.Caller, ref, id string, w api.WaitRequest) (api.Process, error) {
+	s, err := m.o.Find(caller, policy.VerbWait, ref)
 	if err != nil {
 		return api.Process{}, err
 	}
-	defer s.use()()
+	defer s.sandbox.Use()()
 	wait := maxWait
 	if w.TimeoutMS > 0 && w.TimeoutMS < maxWait.Milliseconds() {
-		wait = millis(w.TimeoutMS)
+		wait = milliseconds(w.TimeoutMS)
 	}
-	p := s.procs.get(id)
+	p := s.get(id)
 	if p == nil {
 		return m.waitExec(ctx, s, id, wait)
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	ctx, done := m.attended(ctx, s)
+	ctx, done := s.sandbox.Attended(ctx)
 	defer done()
 	for {
 		rec, changed := p.snapshot()
@@ -392,39 +401,32 @@ func (m *Manager) WaitProcess(ctx context.Context, caller policy.Caller, ref, id
 		case <-timer.C:
 			return rec, nil
 		case <-ctx.Done():
-			return api.Process{}, silenced(ctx, canceledCall(ctx.Err()))
-		case <-m.ctx.Done():
+			return api.Process{}, silenced(ctx, CanceledCall(ctx.Err()))
+		case <-m.o.Context.Done():
 			return api.Process{}, shuttingDown()
 		}
 	}
 }
 
 // waitExec waits for the end of a process that is not managed.
-func (m *Manager) waitExec(ctx context.Context, s *live, id string, wait time.Duration) (api.Process, error) {
+func (m *Service) waitExec(ctx context.Context, s *Table, id string, wait time.Duration) (api.Process, error) {
 	rec, err := m.process(ctx, s, id)
 	if err != nil || !rec.Running {
 		return rec, err
 	}
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	client, err := m.agentOf(waiting, s)
+	client, err := s.sandbox.Agent(waiting)
 	if err == nil {
 		err = client.Follow(waiting, id, agent.FollowOptions{Since: rec.Position, Follow: true}, func(agent.Chunk) error { return nil })
 	}
 	switch {
 	case ctx.Err() != nil:
-		return api.Process{}, canceledCall(ctx.Err())
-	case err != nil && waiting.Err() == nil && !s.diedWithin(err):
+		return api.Process{}, CanceledCall(ctx.Err())
+	case err != nil && waiting.Err() == nil && !s.sandbox.DiedWithin(err):
 		return api.Process{}, err
 	}
 	return m.process(ctx, s, id)
-}
-
-func canceledCall(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return api.Errorf(api.CodeTimeout, "the time for the call is up: %w", err)
-	}
-	return api.Errorf(api.CodeCanceled, "the call was given up: %w", err)
 }
 
 func shuttingDown() error {
@@ -434,30 +436,34 @@ func shuttingDown() error {
 }
 
 // loadProcesses reads what an earlier daemon had on record.
-func (m *Manager) loadProcesses(s *live) error {
+func (m *Service) loadProcesses(s *Table) error {
 	dirs, err := processDirs(filepath.Join(s.dir, processesDir))
 	if err != nil {
 		return err
 	}
-	s.procs.mu.Lock()
-	defer s.procs.mu.Unlock()
-	s.procs.byID = orEmpty(s.procs.byID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byID = orEmpty(s.byID)
 	var errs []error
 	for _, dir := range dirs {
 		p, err := readProcess(dir)
-		if errors.Is(err, fs.ErrNotExist) && hasNoFiles(dir) {
+		if errors.Is(err, fs.ErrNotExist) && hostfile.HasNoFiles(dir) {
 			errs = append(errs, workspace.RemoveTree(dir)) // a start that had only begun
 			continue
 		}
 		if err != nil {
 			p = m.unreadableProcess(s, dir, err)
 		}
-		s.procs.byID[p.id] = p
-		if at, final := p.endedAt(); final && m.opts.Retention.For > 0 {
-			if due := at.Add(m.opts.Retention.For); s.procs.due.IsZero() || due.Before(s.procs.due) {
-				s.procs.due = due
+		s.byID[p.id] = p
+		if at, final := p.endedAt(); final && m.o.Retention.For > 0 {
+			if due := at.Add(m.o.Retention.For); s.due.IsZero() || due.Before(s.due) {
+				s.due = due
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// DeathGrace is how long after its connection broke the death of an instance
+// may go unseen.
+const DeathGrace = 2 * time.Second

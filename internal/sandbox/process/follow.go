@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 // follower reads the output of all processes of a sandbox as it comes, those
 // that begin later included.
 type follower struct {
-	m *Manager
-	s *live
+	m *Service
+	s *Table
 	o api.LogOptions
 	// telling lets one reader at a time call fn.
 	telling sync.Mutex
@@ -32,13 +32,13 @@ type follower struct {
 	closed bool
 }
 
-func newFollower(m *Manager, s *live, o api.LogOptions, fn func(api.LogEntry) error) *follower {
+func newFollower(m *Service, s *Table, o api.LogOptions, fn func(api.LogEntry) error) *follower {
 	o.Follow, o.Tail, o.Since = true, 0, nil
 	return &follower{m: m, s: s, o: o, fn: fn, at: map[string]int64{}, known: map[string]bool{}}
 }
 
 // subscribe tells f of every process that begins from now on.
-func (t *processTable) subscribe(f *follower) {
+func (t *Table) subscribe(f *follower) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.followers == nil {
@@ -47,14 +47,14 @@ func (t *processTable) subscribe(f *follower) {
 	t.followers[f] = struct{}{}
 }
 
-func (t *processTable) unsubscribe(f *follower) {
+func (t *Table) unsubscribe(f *follower) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.followers, f)
 }
 
 // tellFollowers tells those who follow everything of a process that begins.
-func (t *processTable) tellFollowers(src source) {
+func (t *Table) tellFollowers(src source) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for f := range t.followers {
@@ -131,7 +131,7 @@ func (f *follower) run(ctx context.Context) error {
 	select {
 	case <-f.ctx.Done():
 		return f.why(ctx)
-	case <-f.s.ended:
+	case <-f.s.sandbox.Ended():
 	}
 	f.mu.Lock()
 	f.closed = true
@@ -142,15 +142,13 @@ func (f *follower) run(ctx context.Context) error {
 	if err := context.Cause(f.ctx); err != nil && !errors.Is(err, errEnough) {
 		return f.why(ctx)
 	}
-	f.s.mu.Lock()
-	reason := f.s.end.reason
-	f.s.mu.Unlock()
+	reason := f.s.sandbox.Ending().Reason
 	return f.fn(api.LogEntry{Time: now(), End: reason})
 }
 
 // begin starts the readers of what there is.
 func (f *follower) begin(ctx context.Context) error {
-	if !f.s.over() && f.s.snapshot().State != api.StatePaused {
+	if !f.s.sandbox.Over() && f.s.sandbox.Info().State != api.StatePaused {
 		execs, err := f.m.execRecords(ctx, f.s)
 		if err != nil {
 			return err
@@ -164,7 +162,7 @@ func (f *follower) begin(ctx context.Context) error {
 			}
 		}
 	}
-	for _, p := range f.s.procs.all() {
+	for _, p := range f.s.every() {
 		if p.shown() {
 			f.add(source{id: p.id, managed: p})
 		}
@@ -190,7 +188,7 @@ func (f *follower) close() {
 // why is the error of a following that was cut off.
 func (f *follower) why(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return canceledCall(ctx.Err())
+		return CanceledCall(ctx.Err())
 	}
 	return context.Cause(f.ctx)
 }

@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"cmp"
@@ -17,28 +17,28 @@ import (
 // left of it, with one exception: an agent that is no longer reachable may have started it, and
 // then the list shows it. A start that repeats an ID with the same spec returns the existing
 // process. A start that has begun is finished even if the caller disconnects.
-func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref string, permit policy.ProcessPermit) (api.Process, error) {
-	s, err := m.find(caller, policy.VerbStart, ref)
+func (m *Service) StartProcess(ctx context.Context, caller policy.Caller, ref string, permit policy.ProcessPermit) (api.Process, error) {
+	s, err := m.o.Find(caller, policy.VerbStart, ref)
 	if err != nil {
 		return api.Process{}, err
 	}
 	if !permit.Valid() {
 		return api.Process{}, api.Errorf(api.CodeDenied, "no policy has granted this process")
 	}
-	defer s.use()()
-	if _, err := m.agentOf(ctx, s); err != nil {
+	defer s.sandbox.Use()()
+	if _, err := s.sandbox.Agent(ctx); err != nil {
 		return api.Process{}, err
 	}
-	if err := s.endpoints.Wait(ctx, permit.Request().WaitEndpoints); err != nil {
+	if err := s.sandbox.WaitEndpoints(ctx, permit.Request().WaitEndpoints); err != nil {
 		return api.Process{}, err
 	}
-	given, err := m.given(ctx, s)
+	given, err := s.sandbox.SecretEnv(ctx)
 	if err != nil {
 		return api.Process{}, err
 	}
 	spec := permit.Spec()
 	id := cmp.Or(spec.ExecID, api.NewID("p-"))
-	p, free, err := s.procs.claim(ctx, id)
+	p, free, err := s.claim(ctx, id)
 	if err != nil {
 		return api.Process{}, err
 	}
@@ -46,7 +46,7 @@ func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref st
 	release := func() {}
 	if p == nil {
 		if err := m.makeRoom(ctx, s); err != nil {
-			return api.Process{}, s.explain(err)
+			return api.Process{}, s.sandbox.Explain(err)
 		}
 		if p, release, err = m.prepare(s, permit, id); err != nil {
 			return api.Process{}, err
@@ -55,22 +55,22 @@ func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref st
 	defer release()
 	fresh := !p.shown()
 	start := processStart(s, permit, given, id)
-	m.setDeadline(s, id, start.Timeout)
+	s.sandbox.SetDeadline(id, start.Timeout)
 	said, err := m.askStart(ctx, s, agent.Process{Start: start, Spec: spec})
 	switch {
 	case err == nil:
 	case fresh && unsure(err):
-		// It may run. Whoever watches the agent finds out.
+		// It may run. The watcher of the agent finds out.
 		m.collect(s, p)
-		return api.Process{}, s.explain(err)
+		return api.Process{}, s.sandbox.Explain(err)
 	default:
 		if fresh {
-			m.met(s, id)
+			s.sandbox.MeetDeadline(id)
 			release()
 			p.halt()
 			m.discard(s, p)
 		}
-		return api.Process{}, s.hint(s.explain(err))
+		return api.Process{}, s.hint(s.sandbox.Explain(err))
 	}
 	m.confirm(s, p, said)
 	m.collect(s, p)
@@ -78,14 +78,14 @@ func (m *Manager) StartProcess(ctx context.Context, caller policy.Caller, ref st
 		m.heard(s, said)
 	}
 	if fresh {
-		s.procs.tellFollowers(source{id: id, managed: p})
+		s.tellFollowers(source{id: id, managed: p})
 	}
 	rec, _ := p.snapshot()
 	return rec, nil
 }
 
 // processStart is what the agent is told of the program of a process.
-func processStart(s *live, permit policy.ProcessPermit, given map[string]string, id string) agent.Start {
+func processStart(s *Table, permit policy.ProcessPermit, given map[string]string, id string) agent.Start {
 	start := s.start(permit.ExecPermit, given)
 	start.ExecID = id
 	return start
@@ -93,9 +93,9 @@ func processStart(s *live, permit policy.ProcessPermit, given map[string]string,
 
 // prepare makes the directory of a process, with its record and its log, so that
 // a daemon that dies in the middle knows what it has to look for.
-func (m *Manager) prepare(s *live, permit policy.ProcessPermit, id string) (_ *process, release func(), err error) {
+func (m *Service) prepare(s *Table, permit policy.ProcessPermit, id string) (_ *process, release func(), err error) {
 	spec := permit.Spec()
-	p := newProcess(filepath.Join(s.dir, processesDir, id), processRecord{Process: m.redacted(api.Process{
+	p := newProcess(filepath.Join(s.dir, processesDir, id), processRecord{Process: m.o.Redacted(api.Process{
 		ExecID: id, Name: spec.Name, Argv: permit.Argv(), State: api.ProcessStarting, Managed: true, Running: true,
 		TTY: permit.Request().TTY, StartedAt: now(),
 	})})
@@ -119,32 +119,30 @@ func (m *Manager) prepare(s *live, permit policy.ProcessPermit, id string) (_ *p
 		return nil, nil, err
 	}
 	_, release, err = p.openLog()
-	s.mu.Lock()
-	p.kills = s.oomSeen
-	s.mu.Unlock()
+	p.kills = s.sandbox.OOMSeen()
 	return p, release, err
 }
 
 // discard takes away a process that was not started.
-func (m *Manager) discard(s *live, p *process) {
-	s.procs.drop(p)
+func (m *Service) discard(s *Table, p *process) {
+	s.drop(p)
 	if err := p.erase(); err != nil {
-		m.log.Error("discard process", "sandbox", s.id, "process", p.id, "error", err)
+		m.o.Logger.Error("discard process", "sandbox", s.names.ID, "process", p.id, "error", err)
 	}
 }
 
 // askStart asks the agent for a process, and once more when the connection broke
 // before the answer: the id makes that harmless.
-func (m *Manager) askStart(ctx context.Context, s *live, start agent.Process) (api.Process, error) {
+func (m *Service) askStart(ctx context.Context, s *Table, start agent.Process) (api.Process, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	for again := true; ; again = false {
-		client, err := m.agentOf(ctx, s)
+		client, err := s.sandbox.Agent(ctx)
 		if err != nil {
 			return api.Process{}, err
 		}
 		said, err := client.StartProcess(ctx, start)
-		if again && api.CodeOf(err) == api.CodeUnavailable && !s.over() {
+		if again && api.CodeOf(err) == api.CodeUnavailable && !s.sandbox.Over() {
 			continue
 		}
 		return said, err

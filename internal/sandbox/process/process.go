@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/spool"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -26,8 +27,10 @@ const (
 	processLogDir     = "log"
 	// processRecordVersion is its format; another version is not read.
 	processRecordVersion = 1
-	// maxLastStderr and maxSaid bound what an agent says in words.
-	maxLastStderr, maxSaid = 256, 1024
+	// maxLastStderr bounds the last line of a process in its record.
+	maxLastStderr = 256
+	// MaxSaid bounds what an agent says in words.
+	MaxSaid = 1024
 )
 
 // process is one managed process of a sandbox, for as long as its record is kept.
@@ -223,7 +226,7 @@ func finishReason(rec api.Process) string {
 }
 
 // update changes the record of a process. An ended one does not change any more.
-func (m *Manager) update(s *live, p *process, change func(rec *api.Process)) {
+func (m *Service) update(s *Table, p *process, change func(rec *api.Process)) {
 	p.updating.Lock()
 	defer p.updating.Unlock()
 	m.updateLocked(s, p, change)
@@ -231,7 +234,7 @@ func (m *Manager) update(s *live, p *process, change func(rec *api.Process)) {
 
 // confirm stores the answer to a start, unless the watcher of the agent has already reported the
 // process, because that report may be newer. An end waits for the output before it.
-func (m *Manager) confirm(s *live, p *process, said api.Process) {
+func (m *Service) confirm(s *Table, p *process, said api.Process) {
 	p.updating.Lock()
 	defer p.updating.Unlock()
 	if p.shown() {
@@ -247,7 +250,7 @@ func (m *Manager) confirm(s *live, p *process, said api.Process) {
 }
 
 // updateLocked is update for a caller that holds p.updating.
-func (m *Manager) updateLocked(s *live, p *process, change func(rec *api.Process)) {
+func (m *Service) updateLocked(s *Table, p *process, change func(rec *api.Process)) {
 	p.mu.Lock()
 	old, confirmed, removed := p.rec, p.confirmed, p.removed
 	p.mu.Unlock()
@@ -256,7 +259,7 @@ func (m *Manager) updateLocked(s *live, p *process, change func(rec *api.Process
 	}
 	next := old
 	change(&next)
-	next = m.redacted(next)
+	next = m.o.Redacted(next)
 	next.Running = !next.State.Ended() && next.State != api.ProcessBackoff
 	if confirmed && !differs(old, next) {
 		p.mu.Lock()
@@ -265,11 +268,11 @@ func (m *Manager) updateLocked(s *live, p *process, change func(rec *api.Process
 		p.mu.Unlock()
 		return
 	}
-	if next.State.Ended() && (s.isRemoving() || s.over()) {
+	if next.State.Ended() && (s.sandbox.Removing() || s.sandbox.Over()) {
 		// There may be a thousand of them, and what is on disk goes with the sandbox, or
 		// is written when the log is finished.
 	} else if err := p.save(processRecord{Process: next, Confirmed: true}); err != nil {
-		m.log.Error("save process", "sandbox", s.id, "process", p.id, "error", err)
+		m.o.Logger.Error("save process", "sandbox", s.names.ID, "process", p.id, "error", err)
 	}
 	p.mu.Lock()
 	p.rec, p.confirmed = next, true
@@ -292,7 +295,7 @@ func differs(a, b api.Process) bool {
 }
 
 // tellProcess reports what a change of a record means.
-func (m *Manager) tellProcess(s *live, old, rec api.Process, started bool) {
+func (m *Service) tellProcess(s *Table, old, rec api.Process, started bool) {
 	var kinds []api.EventKind
 	if started {
 		old.State = api.ProcessStarting
@@ -315,18 +318,18 @@ func (m *Manager) tellProcess(s *live, old, rec api.Process, started bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, kind := range kinds {
-		e := api.Event{Time: now(), Kind: kind, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Process: &rec, Reason: rec.Reason}
-		m.opts.Events(e)
+		e := api.Event{Time: now(), Kind: kind, Tenant: s.names.Tenant, Sandbox: s.names.ID, Name: s.names.Name, Process: &rec, Reason: rec.Reason}
+		m.o.Events(e)
 	}
 }
 
 // takeOver puts into a record what an agent may say of its process.
 func takeOver(rec *api.Process, said api.Process) {
-	rec.State, rec.Reason = said.State, plain(said.Reason, maxSaid)
+	rec.State, rec.Reason = said.State, agent.PlainText(said.Reason, MaxSaid)
 	rec.PID, rec.Restarts = min(max(said.PID, 0), math.MaxInt32), max(said.Restarts, rec.Restarts)
 	rec.StartedAt, rec.ReadyAt, rec.EndedAt = said.StartedAt.UTC(), said.ReadyAt, said.EndedAt
 	rec.ExitCode, rec.Signal, rec.TimedOut = said.ExitCode, said.Signal, said.TimedOut
-	rec.LastStderr = plain(said.LastStderr, maxLastStderr)
+	rec.LastStderr = agent.PlainText(said.LastStderr, maxLastStderr)
 	rec.StdinOffset, rec.StdinOpen = max(said.StdinOffset, 0), said.StdinOpen
 	switch said.State {
 	case api.ProcessStarting, api.ProcessRunning, api.ProcessReady, api.ProcessBackoff:

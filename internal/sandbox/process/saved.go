@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"bufio"
@@ -27,11 +27,11 @@ const (
 // saveOutput keeps the logs and exit records of a sandbox that is about to end:
 // what managed processes wrote last is taken out of it, and execs get a file.
 // What cannot be read is lost, and that is not worth failing an end for.
-func (m *Manager) saveOutput(ctx context.Context, s *live) error {
+func (m *Service) saveOutput(ctx context.Context, s *Table) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	m.drainProcesses(ctx, s)
-	client, err := m.agentOf(ctx, s)
+	client, err := s.sandbox.Agent(ctx)
 	if err != nil {
 		return err
 	}
@@ -41,8 +41,8 @@ func (m *Manager) saveOutput(ctx context.Context, s *live) error {
 	}
 	processes := []api.Process{}
 	for _, p := range all {
-		if !s.procs.has(p.ExecID) {
-			processes = append(processes, m.redacted(saneExec(p)))
+		if !s.has(p.ExecID) {
+			processes = append(processes, m.o.Redacted(saneExec(p)))
 		}
 	}
 	data, err := json.Marshal(processes)
@@ -82,18 +82,18 @@ var errLogsFull = errors.New("as much output as is kept has been saved")
 
 // savedProcesses returns what saveOutput wrote. A file that cannot be read must
 // not fail the listing of the managed processes, so it counts as empty.
-func (m *Manager) savedProcesses(s *live) []api.Process {
+func (m *Service) savedProcesses(s *Table) []api.Process {
 	out, err := s.readProcesses()
 	if err != nil {
-		m.log.Error("list saved processes", "sandbox", s.id, "file", filepath.Join(s.dir, processesFile), "error", err)
+		m.o.Logger.Error("list saved processes", "sandbox", s.names.ID, "file", filepath.Join(s.dir, processesFile), "error", err)
 		return nil
 	}
 	return out
 }
 
 // readProcesses reads what saveOutput wrote.
-func (s *live) readProcesses() ([]api.Process, error) {
-	data, err := os.ReadFile(filepath.Join(s.dir, processesFile))
+func (t *Table) readProcesses() ([]api.Process, error) {
+	data, err := os.ReadFile(filepath.Join(t.dir, processesFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -115,8 +115,8 @@ func (s *live) readProcesses() ([]api.Process, error) {
 }
 
 // savedLogs replays what saveOutput wrote, except for what precedes o.Since.
-func (s *live) savedLogs(o api.LogOptions, fn func(api.LogEntry) error) error {
-	f, err := os.Open(filepath.Join(s.dir, logsFile))
+func (t *Table) savedLogs(o api.LogOptions, fn func(api.LogEntry) error) error {
+	f, err := os.Open(filepath.Join(t.dir, logsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

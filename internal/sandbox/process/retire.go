@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 
 // count says how many processes live, and how many ended ones are being read, so
 // that they cannot be retired now. The caller holds t.mu.
-func (t *processTable) count() (living, read int) {
+func (t *Table) count() (living, read int) {
 	for _, p := range t.byID {
 		switch _, final := p.endedAt(); {
 		case !final:
@@ -46,10 +47,10 @@ func (p *process) endedAt() (at time.Time, final bool) {
 
 // retiring claims the ended processes whose retention is over, which the caller must retire, and
 // returns when the next one is over. It skips those that are being read, started or removed.
-func (t *processTable) retiring(r Retention, now time.Time) (gone []endedAt[*process], next time.Time) {
+func (t *Table) retiring(r retention.Rule, now time.Time) (gone []retention.Ended[*process], next time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var ended []endedAt[*process]
+	var ended []retention.Ended[*process]
 	for id, p := range t.byID {
 		at, final := p.endedAt()
 		switch {
@@ -59,19 +60,19 @@ func (t *processTable) retiring(r Retention, now time.Time) (gone []endedAt[*pro
 				r.Count--
 			}
 		default:
-			ended = append(ended, endedAt[*process]{at, p})
+			ended = append(ended, retention.Ended[*process]{At: at, Thing: p})
 		}
 	}
-	gone, next = retire(r, ended, now)
+	gone, next = retention.Select(r, ended, now)
 	for _, g := range gone {
 		t.busy = orEmpty(t.busy)
-		t.busy[g.s.id] = make(chan struct{})
+		t.busy[g.Thing.id] = make(chan struct{})
 	}
 	return gone, next
 }
 
 // free gives back an id that was claimed.
-func (t *processTable) free(id string) {
+func (t *Table) free(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	close(t.busy[id])
@@ -80,34 +81,34 @@ func (t *processTable) free(id string) {
 
 // makeRoom retires the oldest ended processes so that another can be put on
 // record.
-func (m *Manager) makeRoom(ctx context.Context, s *live) error {
-	gone, _ := s.procs.retiring(Retention{For: m.opts.Retention.For, Count: m.maxEnded - 1}, now())
+func (m *Service) makeRoom(ctx context.Context, s *Table) error {
+	gone, _ := s.retiring(retention.Rule{For: m.o.Retention.For, Count: m.maxEnded - 1}, now())
 	return m.retireProcesses(ctx, s, gone)
 }
 
 // retireProcesses forgets ended processes that were claimed for that.
-func (m *Manager) retireProcesses(ctx context.Context, s *live, gone []endedAt[*process]) error {
+func (m *Service) retireProcesses(ctx context.Context, s *Table, gone []retention.Ended[*process]) error {
 	var errs []error
 	for _, g := range gone {
 		if len(errs) == 0 {
-			if err := m.retireProcess(ctx, s, g.s); err != nil {
+			if err := m.retireProcess(ctx, s, g.Thing); err != nil {
 				errs = append(errs, err)
 			}
 		}
-		s.procs.free(g.s.id)
+		s.free(g.Thing.id)
 	}
 	return errors.Join(errs...)
 }
 
 // retireProcess forgets an ended process, here and in the sandbox. What it left
 // running there lives on.
-func (m *Manager) retireProcess(ctx context.Context, s *live, p *process) error {
+func (m *Service) retireProcess(ctx context.Context, s *Table, p *process) error {
 	if !p.condemn() {
 		return nil // a reader has just opened it
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	client, err := m.agentOf(ctx, s)
+	client, err := s.sandbox.Agent(ctx)
 	if err == nil {
 		err = client.ForgetProcess(ctx, p.id)
 	}
@@ -120,10 +121,10 @@ func (m *Manager) retireProcess(ctx context.Context, s *live, p *process) error 
 	p.removed = true
 	p.broadcast()
 	p.mu.Unlock()
-	s.procs.drop(p)
+	s.drop(p)
 	if err := p.erase(); err != nil {
-		// Nobody finds it any more; the end of its sandbox takes it along.
-		m.log.Error("retire process", "sandbox", s.id, "process", p.id, "error", err)
+		// No caller finds it any more; the end of its sandbox removes it.
+		m.o.Logger.Error("retire process", "sandbox", s.names.ID, "process", p.id, "error", err)
 	}
 	return nil
 }
@@ -144,39 +145,39 @@ func (p *process) pardon() {
 
 // outdates sees to it that the record of a process which has just become final
 // is looked at again when its retention is over.
-func (m *Manager) outdates(s *live, at time.Time) {
-	if m.opts.Retention.For < 0 {
+func (m *Service) outdates(s *Table, at time.Time) {
+	if m.o.Retention.For < 0 {
 		return
 	}
-	due := at.Add(m.opts.Retention.For)
-	s.procs.mu.Lock()
-	sooner := s.procs.due.IsZero() || due.Before(s.procs.due)
+	due := at.Add(m.o.Retention.For)
+	s.mu.Lock()
+	sooner := s.due.IsZero() || due.Before(s.due)
 	if sooner {
-		s.procs.due = due
+		s.due = due
 	}
-	s.procs.mu.Unlock()
+	s.mu.Unlock()
 	if sooner {
-		m.poke()
+		m.o.Wake()
 	}
 }
 
 // reapProcesses retires, in the background, the processes of a running sandbox whose retention is
 // over, and returns when to check again. A zero time is never.
-func (m *Manager) reapProcesses(s *live) (next time.Time) {
-	t := &s.procs
+func (m *Service) reapProcesses(s *Table) (next time.Time) {
+	t := s
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.due.IsZero() || now().Before(t.due) {
 		return t.due
 	}
 	t.due = now().Add(retireAgain)
-	m.background(func() {
-		// Nobody is told that it goes on: the next look is a minute away, and finds
-		// what this one has to leave.
-		r := Retention{For: m.opts.Retention.For, Count: -1}
+	m.o.Background(func() {
+		// No caller waits for it: the next look is a minute away, and finds what this
+		// one has to leave.
+		r := retention.Rule{For: m.o.Retention.For, Count: -1}
 		gone, next := t.retiring(r, now())
-		if err := m.retireProcesses(m.ctx, s, gone); err != nil {
-			m.log.Warn("retire processes", "sandbox", s.id, "error", err)
+		if err := m.retireProcesses(m.o.Context, s, gone); err != nil {
+			m.o.Logger.Warn("retire processes", "sandbox", s.names.ID, "error", err)
 			return
 		}
 		t.mu.Lock()
@@ -185,7 +186,7 @@ func (m *Manager) reapProcesses(s *live) (next time.Time) {
 			t.due = now().Add(retireAgain) // some are being read
 		}
 		t.mu.Unlock()
-		m.poke()
+		m.o.Wake()
 	})
 	return t.due
 }

@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 
 // RemoveProcess takes one managed process away, running or not, with its record
 // and its log. What was begun is finished, also when the caller has gone.
-func (m *Manager) RemoveProcess(ctx context.Context, caller policy.Caller, ref, id string) error {
-	s, err := m.find(caller, policy.VerbRemoveProcess, ref)
+func (m *Service) RemoveProcess(ctx context.Context, caller policy.Caller, ref, id string) error {
+	s, err := m.o.Find(caller, policy.VerbRemoveProcess, ref)
 	if err != nil {
 		return err
 	}
-	defer s.use()()
-	p, free, err := s.procs.claim(ctx, id)
+	defer s.sandbox.Use()()
+	p, free, err := s.claim(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -48,15 +48,15 @@ func (m *Manager) RemoveProcess(ctx context.Context, caller policy.Caller, ref, 
 }
 
 // askRemove takes a process out of the sandbox, if that is still there.
-func (m *Manager) askRemove(ctx context.Context, s *live, id string) error {
-	if s.over() {
+func (m *Service) askRemove(ctx context.Context, s *Table, id string) error {
+	if s.sandbox.Over() {
 		return nil
 	}
-	client, err := m.agentOf(ctx, s)
+	client, err := s.sandbox.Agent(ctx)
 	if err == nil {
 		err = client.RemoveProcess(ctx, id)
 	}
-	if err != nil && !errors.Is(err, api.ErrNotFound) && !s.diedWithin(err) {
+	if err != nil && !errors.Is(err, api.ErrNotFound) && !s.sandbox.DiedWithin(err) {
 		return err
 	}
 	return nil
@@ -81,7 +81,7 @@ func (p *process) halt() {
 
 // forgetProcess ends whatever goes on with a process that is no more, and erases
 // what is kept of it.
-func (m *Manager) forgetProcess(s *live, p *process) error {
+func (m *Service) forgetProcess(s *Table, p *process) error {
 	p.halt()
 	if p.shown() {
 		p.mu.Lock()
@@ -104,7 +104,7 @@ func (m *Manager) forgetProcess(s *live, p *process) error {
 	p.removed = true
 	p.broadcast()
 	p.mu.Unlock()
-	s.procs.drop(p)
+	s.drop(p)
 	if err := p.erase(); err != nil {
 		return api.Errorf(api.CodeInternal, "the log of process %s could not be removed", p.id).WithCause(err)
 	}

@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"context"
@@ -42,8 +42,8 @@ type AttachEvent struct {
 // Recv. The other methods can be called concurrently. The caller closes it, which leaves the
 // process running.
 type Attachment struct {
-	m         *Manager
-	s         *live
+	m         *Service
+	s         *Table
 	p         *process
 	started   api.Started
 	exclusive bool
@@ -77,8 +77,8 @@ type Attachment struct {
 
 // Attach joins a process. An ended one gives what is kept of its output and then
 // its exit. The end of ctx detaches, as Close does.
-func (m *Manager) Attach(ctx context.Context, caller policy.Caller, ref, id string, r api.AttachRequest) (*Attachment, error) {
-	s, err := m.find(caller, policy.VerbAttach, ref)
+func (m *Service) Attach(ctx context.Context, caller policy.Caller, ref, id string, r api.AttachRequest) (*Attachment, error) {
+	s, err := m.o.Find(caller, policy.VerbAttach, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -97,9 +97,9 @@ func (m *Manager) Attach(ctx context.Context, caller policy.Caller, ref, id stri
 		return nil, err
 	}
 	a := &Attachment{m: m, s: s, p: p, exclusive: r.Exclusive, log: log, next: -1}
-	a.ctx, a.cancel = m.attended(ctx, s)
+	a.ctx, a.cancel = s.sandbox.Attended(ctx)
 	a.waiting, a.wake = context.WithCancel(a.ctx)
-	release, daemon := s.use(), context.AfterFunc(m.ctx, a.cancel)
+	release, daemon := s.sandbox.Use(), context.AfterFunc(m.o.Context, a.cancel)
 	a.closing = sync.OnceFunc(func() {
 		a.cancel()
 		a.feeder.Wait()
@@ -188,7 +188,7 @@ func (a *Attachment) beginInput(offset *int64) error {
 	given, err := a.m.give(ctx, a.s, a.p, -1, nil, false)
 	switch {
 	case err == nil:
-	case api.CodeOf(err) == api.CodeState && a.s.snapshot().State == api.StateRunning:
+	case api.CodeOf(err) == api.CodeState && a.s.sandbox.Info().State == api.StateRunning:
 		rec, _ := a.p.snapshot()
 		given = rec.StdinOffset
 	case a.ctx.Err() == nil && ctx.Err() != nil:
@@ -357,7 +357,7 @@ func (a *Attachment) exit() (AttachEvent, error) {
 				return AttachEvent{Process: &rec}, nil
 			}
 			a.over = true
-			res := resultOf(rec, a.s.over())
+			res := resultOf(rec, a.s.sandbox.Over())
 			return AttachEvent{Exit: &res}, nil
 		}
 		select {
@@ -370,7 +370,7 @@ func (a *Attachment) exit() (AttachEvent, error) {
 
 // gone says why there are no more events.
 func (a *Attachment) gone() error {
-	if a.m.ctx.Err() != nil {
+	if a.m.o.Context.Err() != nil {
 		return shuttingDown()
 	}
 	return silenced(a.ctx, api.Errorf(api.CodeCanceled, "the attach to process %s was given up", a.p.id))

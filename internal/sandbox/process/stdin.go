@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"bytes"
@@ -24,13 +24,13 @@ const (
 // offset are repeats and are skipped. If they differ from what the process got there, or are too
 // old to compare, another client has written in the meantime, which is api.CodeConflict. It returns
 // when everything has been written to the process. On error, the answer says how much was.
-func (m *Manager) WriteStdin(ctx context.Context, caller policy.Caller, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
+func (m *Service) WriteStdin(ctx context.Context, caller policy.Caller, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
 	var ack api.StdinAck
-	s, err := m.find(caller, policy.VerbStdin, ref)
+	s, err := m.o.Find(caller, policy.VerbStdin, ref)
 	if err != nil {
 		return ack, err
 	}
-	defer s.use()()
+	defer s.sandbox.Use()()
 	p, err := m.managed(ctx, s, id)
 	if err != nil {
 		return ack, err
@@ -77,9 +77,9 @@ func (m *Manager) WriteStdin(ctx context.Context, caller policy.Caller, ref, id 
 	return ack, nil
 }
 
-// managed returns a managed process, or the error if there is none.
-func (m *Manager) managed(ctx context.Context, s *live, id string) (*process, error) {
-	if p := s.procs.get(id); p != nil {
+// managed returns a managed process, or says why it does not exist.
+func (m *Service) managed(ctx context.Context, s *Table, id string) (*process, error) {
+	if p := s.get(id); p != nil {
 		return p, nil
 	}
 	if _, err := m.process(ctx, s, id); err != nil {
@@ -122,11 +122,11 @@ func inputHeld(id string) error {
 // an offset of -1 appends. One write at a time reaches the process. When the
 // connection breaks, the offset makes it harmless to write again: once, or, for
 // the patient, until the process or ctx ends.
-func (m *Manager) give(ctx context.Context, s *live, p *process, offset int64, data []byte, patient bool) (int64, error) {
+func (m *Service) give(ctx context.Context, s *Table, p *process, offset int64, data []byte, patient bool) (int64, error) {
 	select {
 	case p.stdin <- struct{}{}:
 	case <-ctx.Done():
-		return 0, canceledCall(ctx.Err())
+		return 0, CanceledCall(ctx.Err())
 	}
 	defer func() { <-p.stdin }()
 	var given int64
@@ -154,11 +154,11 @@ func (m *Manager) give(ctx context.Context, s *live, p *process, offset int64, d
 }
 
 // endInput closes the input of a process.
-func (m *Manager) endInput(ctx context.Context, s *live, p *process, patient bool) error {
+func (m *Service) endInput(ctx context.Context, s *Table, p *process, patient bool) error {
 	select {
 	case p.stdin <- struct{}{}:
 	case <-ctx.Done():
-		return canceledCall(ctx.Err())
+		return CanceledCall(ctx.Err())
 	}
 	defer func() { <-p.stdin }()
 	return m.insist(ctx, s, p, patient, func(client *agent.Client) error { return client.CloseStdin(ctx, p.id) })
@@ -166,20 +166,20 @@ func (m *Manager) endInput(ctx context.Context, s *live, p *process, patient boo
 
 // insist makes a call that may be repeated, again when the connection broke under
 // it. The patient also wait for a sandbox that is paused.
-func (m *Manager) insist(ctx context.Context, s *live, p *process, patient bool, call func(*agent.Client) error) error {
+func (m *Service) insist(ctx context.Context, s *Table, p *process, patient bool, call func(*agent.Client) error) error {
 	var again retry
 	for tries := 0; ; tries++ {
 		if ended, _ := p.ended(); ended {
 			return hasEnded(p.id)
 		}
-		client, err := m.agentOf(ctx, s)
+		client, err := s.sandbox.Agent(ctx)
 		if err == nil {
 			err = call(client)
 		}
 		if err == nil {
 			return nil
 		}
-		paused := s.snapshot().State == api.StatePaused && patient
+		paused := s.sandbox.Info().State == api.StatePaused && patient
 		switch api.CodeOf(err) {
 		case api.CodeUnavailable, api.CodeSandboxLost:
 		default:
@@ -188,13 +188,13 @@ func (m *Manager) insist(ctx context.Context, s *live, p *process, patient bool,
 			}
 		}
 		if ctx.Err() != nil {
-			return canceledCall(ctx.Err())
+			return CanceledCall(ctx.Err())
 		}
 		if !patient && (tries > 0 || errors.Is(err, agent.ErrSilent)) {
-			return s.explain(err)
+			return s.sandbox.Explain(err)
 		}
-		if !again.pause(ctx, s.ended) {
-			return s.explain(err)
+		if !again.pause(ctx, s.sandbox.Ended()) {
+			return s.sandbox.Explain(err)
 		}
 	}
 }
@@ -220,7 +220,7 @@ func (q *inputQueue) broadcast() {
 func (q *inputQueue) put(ctx context.Context, p []byte) error {
 	for len(p) > 0 {
 		if ctx.Err() != nil {
-			return canceledCall(ctx.Err())
+			return CanceledCall(ctx.Err())
 		}
 		q.mu.Lock()
 		if q.err != nil || q.end {
@@ -245,7 +245,7 @@ func (q *inputQueue) put(ctx context.Context, p []byte) error {
 		select {
 		case <-wake:
 		case <-ctx.Done():
-			return canceledCall(ctx.Err())
+			return CanceledCall(ctx.Err())
 		}
 	}
 	return nil

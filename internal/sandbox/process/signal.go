@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"context"
@@ -10,16 +10,16 @@ import (
 )
 
 // SignalProcess sends a signal to a process, managed or not.
-func (m *Manager) SignalProcess(ctx context.Context, caller policy.Caller, ref, id string, r api.SignalRequest) error {
-	s, err := m.find(caller, policy.VerbSignal, ref)
+func (m *Service) SignalProcess(ctx context.Context, caller policy.Caller, ref, id string, r api.SignalRequest) error {
+	s, err := m.o.Find(caller, policy.VerbSignal, ref)
 	if err != nil {
 		return err
 	}
-	defer s.use()()
+	defer s.sandbox.Use()()
 	return m.signal(ctx, s, id, r)
 }
 
-func (m *Manager) signal(ctx context.Context, s *live, id string, r api.SignalRequest) error {
+func (m *Service) signal(ctx context.Context, s *Table, id string, r api.SignalRequest) error {
 	number := api.SignalNumber(r.Signal)
 	if number == 0 {
 		return api.Invalid("signal", "%.40q is no signal", r.Signal).WithHint("name one like TERM, INT or KILL")
@@ -27,7 +27,7 @@ func (m *Manager) signal(ctx context.Context, s *live, id string, r api.SignalRe
 	if r.Scope == "" {
 		r.Scope = api.ScopeTree
 	}
-	p := s.procs.get(id)
+	p := s.get(id)
 	if p != nil {
 		if ended, _ := p.ended(); ended {
 			return hasEnded(id)
@@ -48,20 +48,20 @@ func (m *Manager) signal(ctx context.Context, s *live, id string, r api.SignalRe
 }
 
 // ResizeProcess changes the size of a process's terminal.
-func (m *Manager) ResizeProcess(ctx context.Context, caller policy.Caller, ref, id string, size api.Size) error {
-	s, err := m.find(caller, policy.VerbResize, ref)
+func (m *Service) ResizeProcess(ctx context.Context, caller policy.Caller, ref, id string, size api.Size) error {
+	s, err := m.o.Find(caller, policy.VerbResize, ref)
 	if err != nil {
 		return err
 	}
-	defer s.use()()
+	defer s.sandbox.Use()()
 	return m.resize(ctx, s, id, size.Rows, size.Cols)
 }
 
-func (m *Manager) resize(ctx context.Context, s *live, id string, rows, cols uint16) error {
+func (m *Service) resize(ctx context.Context, s *Table, id string, rows, cols uint16) error {
 	if rows == 0 || cols == 0 {
 		return api.Invalid("rows", "a terminal of %d rows and %d columns was asked for", rows, cols).WithHint("at least 1 each")
 	}
-	if p := s.procs.get(id); p != nil {
+	if p := s.get(id); p != nil {
 		if ended, _ := p.ended(); ended {
 			return hasEnded(id)
 		}
@@ -72,17 +72,17 @@ func (m *Manager) resize(ctx context.Context, s *live, id string, rows, cols uin
 }
 
 // onProcess runs one small call about a process on the agent.
-func (m *Manager) onProcess(ctx context.Context, s *live, call func(context.Context, *agent.Client) error) error {
+func (m *Service) onProcess(ctx context.Context, s *Table, call func(context.Context, *agent.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	client, err := m.agentOf(ctx, s)
+	client, err := s.sandbox.Agent(ctx)
 	if err != nil {
 		return err
 	}
 	if err := call(ctx, client); err != nil {
 		select {
 		case <-client.Done():
-			return s.explain(err)
+			return s.sandbox.Explain(err)
 		default: // it is what the agent answered
 			return err
 		}
