@@ -81,7 +81,7 @@ func (s *Service) create(ctx context.Context, caller Caller, verb policy.Verb, p
 
 // decide collects the facts that policy needs about the machine, and asks policy.
 func (s *Service) decide(ctx context.Context, caller Caller, spec api.SandboxSpec, held bool) (policy.Permit, error) {
-	return s.decideAll(ctx, caller, policy.Request{Spec: spec, Held: held})
+	return s.decideAll(ctx, caller, policy.Request{Spec: spec, Connected: held})
 }
 
 // decideAll is decide for a request that lacks only the facts.

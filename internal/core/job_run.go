@@ -69,7 +69,7 @@ func (s *Service) prepareJob(ctx context.Context, caller Caller, spec api.JobSpe
 			setup, p.swap = &api.EgressPolicy{Network: ph.Network, Egress: ph.Egress}, true
 		}
 		var err error
-		if p.permit, err = s.decideAll(ctx, caller, policy.Request{Spec: asked, Held: true, Setup: setup}); err != nil {
+		if p.permit, err = s.decideAll(ctx, caller, policy.Request{Spec: asked, Connected: true, Setup: setup}); err != nil {
 			return p, err
 		}
 		p.profile, settings = p.permit.Profile(), p.permit.Settings()

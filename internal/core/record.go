@@ -121,7 +121,7 @@ func (s *Service) Happened(h api.Event) {
 
 // Refused records an access by a program inside that a rule on a path refused, and publishes an
 // event.
-func (s *Service) Refused(sb api.Sandbox, r sandbox.Refusal) {
+func (s *Service) Refused(sb api.Sandbox, r sandbox.PathDenial) {
 	e := audit.Event{
 		Tenant: sb.Tenant, Caller: "program", Verb: audit.VerbUsePath, Sandbox: sb.ID, Outcome: audit.Refused,
 		Code: string(api.CodeDenied), Rule: r.Rule, Details: details{},

@@ -110,7 +110,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 		Dir: h.home.ownerDir(), Owner: owner, Ephemeral: ephemeral, Engines: engines, Images: images,
 		Workspaces: workspaces, Snapshots: snapshots, AgentImage: agentImage(images), Logger: logger,
 		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retentionOf(h.rules.Retention), Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
-		Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r sandbox.Refusal) { h.core.Refused(sb, r) },
+		Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r sandbox.PathDenial) { h.core.Refused(sb, r) },
 		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x api.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isListener,
 		Recordings: recordings, EndpointSockets: endpointSockets(),
 	}

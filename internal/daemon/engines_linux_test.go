@@ -63,7 +63,7 @@ func tableOf(t *testing.T) string {
 		if _, shares := e.(engine.Host); shares {
 			kernel = "the host's"
 		}
-		for i, cell := range []string{" `" + e.Name() + "` |", "---|", " " + string(a.Tier) + " |", " " + kernel + " |", yes(a.Link), yes(a.Held), yes(a.Refusals), yes(a.Pause), yes(a.Layer)} {
+		for i, cell := range []string{" `" + e.Name() + "` |", "---|", " " + string(a.Tier) + " |", " " + kernel + " |", yes(a.Link), yes(a.Pinned), yes(a.Refusals), yes(a.Pause), yes(a.Layer)} {
 			rows[i] += cell
 		}
 	}

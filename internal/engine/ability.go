@@ -16,8 +16,8 @@ type Abilities struct {
 	Tier api.Tier
 	// Link means that the engine accepts a Plan with a Link.
 	Link bool
-	// Held means that the engine supports Mount.Held, which rules on paths require.
-	Held bool
+	// Pinned means that the engine supports Mount.Pinned, which rules on paths require.
+	Pinned bool
 	// Pause means that its instances implement Pauser.
 	Pause bool
 	// Layer means that its instances implement RootWriter and can start from a layer that

@@ -149,12 +149,12 @@ type Refuser interface {
 	// error of ctx. Refusals that happened while no process listened, neither this one nor an
 	// earlier one, are reported too, or their number is: every refusal is reported once. Only one
 	// caller at a time can call it. What the agent was refused is not reported.
-	Refusals(ctx context.Context, fn func(Refusal)) error
+	Refusals(ctx context.Context, fn func(PathDenial)) error
 }
 
-// Refusal is one access that a rule on a path refused to a program. All of it comes from inside the
+// PathDenial is one access that a rule on a path refused to a program. All of it comes from inside the
 // instance, and is limited in size.
-type Refusal struct {
+type PathDenial struct {
 	// Rule is the index of the rule in the Plan. It is -1 for a record that has only Missed.
 	Rule int
 	// Op is the refused operation, such as "open" or "rename".
@@ -271,10 +271,10 @@ type Mount struct {
 	// can cache them. This is true for the machine's own tools, and not for a user's files. It is
 	// only for read-only mounts.
 	Static bool
-	// Held binds every name in the mount to the file that it was when the sandbox first looked it
+	// Pinned binds every name in the mount to the file that it was when the sandbox first looked it
 	// up, even if another process puts a different file there. What is mounted on a name inside
 	// stays there. In return, changes from outside appear late or never.
-	Held bool
+	Pinned bool
 	// Sockets are paths in the mount of unix sockets that the host listens on. A Host whose Terms
 	// has CoversSockets shows sockets without a listener in their places, without following
 	// links. A socket that no longer exists is skipped, and a file that replaced it may be

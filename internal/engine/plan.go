@@ -54,9 +54,9 @@ func (l *Link) whole() bool {
 		len(l.MAC) == 6 && len(l.GatewayMAC) == 6 && l.MTU > 0
 }
 
-// RefuseHeld is the error of an engine without Abilities.Held for a mount that is Held. It names a
+// RefusePinned is the error of an engine without Abilities.Pinned for a mount that is Pinned. It names a
 // rule, which policy may have created for a private file in the mount.
-func (p Plan) RefuseHeld(engine string, m Mount) error {
+func (p Plan) RefusePinned(engine string, m Mount) error {
 	var such string
 	base := api.AccessWrite
 	if m.ReadOnly {

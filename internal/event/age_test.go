@@ -25,18 +25,18 @@ func TestAgedEventsAreLetGo(t *testing.T) {
 		}
 		time.Sleep(30 * time.Minute)
 		publish(l, 100, 1)
-		if n := event.Held(l); n != 67 {
+		if n := event.Len(l); n != 67 {
 			t.Errorf("%d events are held, want 67: none is too old", n)
 		}
 		time.Sleep(30*time.Minute + time.Second)
 		publish(l, 101, 1)
-		if n := event.Held(l); n != 2 {
+		if n := event.Len(l); n != 2 {
 			t.Errorf("%d events are held, want 2: the others are too old", n)
 		}
 		for range 16 {
 			l.Publish(api.Event{Kind: api.EventRefused, Tenant: "noisy"})
 		}
-		if n := event.Held(l); n != 18 {
+		if n := event.Len(l); n != 18 {
 			t.Errorf("%d events are held, want 18: those of before are not counted for their owner", n)
 		}
 		publish(l, 200, 150) // the file is written anew
@@ -48,7 +48,7 @@ func TestAgedEventsAreLetGo(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		must(t, l.Close())
 		l = open(t, event.Options{Path: path, MaxAge: time.Hour, MaxEvents: 100, MaxEach: 16})
-		if n := event.Held(l); n != 0 {
+		if n := event.Len(l); n != 0 {
 			t.Errorf("%d events are held after an open, want 0", n)
 		}
 	})
@@ -82,7 +82,7 @@ func TestRewriteFails(t *testing.T) {
 		must(t, l.Err())
 		must(t, l.Close())
 		l = open(t, event.Options{Path: path, MaxEvents: 10})
-		if n := event.Held(l); n != 10 {
+		if n := event.Len(l); n != 10 {
 			t.Errorf("%d events are in the file, want 10", n)
 		}
 	})

@@ -1,7 +1,7 @@
 package event
 
-// Held counts the events in memory.
-func Held(l *Log) int {
+// Len counts the events in memory.
+func Len(l *Log) int {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return len(l.events)

@@ -38,7 +38,7 @@ func TestSetupEgress(t *testing.T) {
 		"locked, and kept to":   {api.SandboxSpec{Profile: "offline_readonly"}, &api.EgressPolicy{Network: "none"}, "", "", ""},
 		"the profile's default": {api.SandboxSpec{Profile: "network_basic"}, &api.EgressPolicy{Network: "none"}, "none", "on", ""},
 	} {
-		p, err := policy.Decide(policy.Request{Spec: tc.spec, Facts: facts(), Held: true, Setup: tc.setup}, red, set)
+		p, err := policy.Decide(policy.Request{Spec: tc.spec, Facts: facts(), Connected: true, Setup: tc.setup}, red, set)
 		if api.CodeOf(err) != tc.code {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -78,10 +78,10 @@ func TestReplacedEgress(t *testing.T) {
 		if g, err = policy.DecideEgressPolicy(want, g, used, in, red, set, now); err != nil {
 			t.Fatal(err)
 		}
-		if len(g.Held) != 1 || len(g.Rules) != 2 || g.Budget().Connections != 9 || g.Budget().BytesIn != 0 || g.Closed {
+		if len(g.Locked) != 1 || len(g.Rules) != 2 || g.Budget().Connections != 9 || g.Budget().BytesIn != 0 || g.Closed {
 			t.Errorf("%+v, budget %+v", g, g.Budget())
 		}
-		if g, err = policy.DecideEgressPolicy(api.EgressPolicy{Network: "none"}, g, used, in, red, set, now); err != nil || !g.Closed || len(g.Held) != 1 {
+		if g, err = policy.DecideEgressPolicy(api.EgressPolicy{Network: "none"}, g, used, in, red, set, now); err != nil || !g.Closed || len(g.Locked) != 1 {
 			t.Fatalf("%+v, %v", g, err)
 		}
 	}

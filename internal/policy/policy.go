@@ -22,8 +22,8 @@ import (
 type Request struct {
 	Spec  api.SandboxSpec
 	Facts Facts
-	// Held means that a connection holds the sandbox.
-	Held bool
+	// Connected means that a connection holds the sandbox.
+	Connected bool
 	// Setup is the egress during setup, before the egress of Spec takes effect. Nil means that
 	// both are the same.
 	Setup *api.EgressPolicy
@@ -210,7 +210,7 @@ func Decide(req Request, caller Caller, set rules.Rules) (Permit, error) {
 func begin(req Request, caller Caller, set rules.Rules) *decision {
 	return &decision{
 		facts:    req.Facts,
-		held:     req.Held,
+		held:     req.Connected,
 		setup:    req.Setup,
 		caller:   caller,
 		rules:    set,

@@ -115,7 +115,7 @@ func TestLeases(t *testing.T) {
 	transient := api.SandboxSpec{Transient: true}
 	_, err = policy.Decide(policy.Request{Spec: transient, Facts: facts()}, operator, rules.Rules{})
 	want{code: invalid, field: "transient", says: "hold"}.check(t, err)
-	if _, err = policy.Decide(policy.Request{Spec: transient, Facts: facts(), Held: true}, operator, rules.Rules{}); err != nil {
+	if _, err = policy.Decide(policy.Request{Spec: transient, Facts: facts(), Connected: true}, operator, rules.Rules{}); err != nil {
 		t.Errorf("held: %v", err)
 	}
 	transient.Limits.IdleMS = 60_000

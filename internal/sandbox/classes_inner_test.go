@@ -175,7 +175,7 @@ func TestWhatProgramsAreGiven(t *testing.T) {
 		return "value of " + name, nil
 	}}}
 	hosts := []rule.Host{}
-	s := &live{secrets: []heldSecret{
+	s := &live{secrets: []secretGrant{
 		{Name: "plain", Env: "PLAIN", Mode: api.SecretEnv},
 		{Name: "hidden", Env: "HIDDEN", Mode: api.SecretPlaceholder, Placeholder: "standin", Hosts: hosts, Headers: []string{"h"}, Query: true},
 	}}
@@ -199,7 +199,7 @@ func TestWhatProgramsAreGiven(t *testing.T) {
 	if env := trustEnv(nil); strings.HasPrefix(env["JAVA_TOOL_OPTIONS"], " ") {
 		t.Errorf("options begin with a space: %q", env["JAVA_TOOL_OPTIONS"])
 	}
-	s.secrets = append(s.secrets, heldSecret{Name: "gone", Env: "GONE", Mode: api.SecretEnv})
+	s.secrets = append(s.secrets, secretGrant{Name: "gone", Env: "GONE", Mode: api.SecretEnv})
 	if _, err := m.given(t.Context(), s); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("a secret that is gone: %v", err)
 	}
@@ -240,11 +240,11 @@ func TestWhatAnImageSaysOfProcesses(t *testing.T) {
 // refusing is an instance that tells of refusals.
 type refusing struct {
 	engine.Instance
-	list []engine.Refusal
+	list []engine.PathDenial
 	err  error
 }
 
-func (r refusing) Refusals(_ context.Context, fn func(engine.Refusal)) error {
+func (r refusing) Refusals(_ context.Context, fn func(engine.PathDenial)) error {
 	for _, one := range r.list {
 		fn(one)
 	}
@@ -254,9 +254,9 @@ func (r refusing) Refusals(_ context.Context, fn func(engine.Refusal)) error {
 // A refusal is told with its rule, where that is one of the sandbox's, and what was
 // missed with its number.
 func TestRefusalsAreTold(t *testing.T) {
-	var got []Refusal
+	var got []PathDenial
 	m := &Manager{log: slog.New(slog.DiscardHandler), ctx: t.Context(), opts: Options{
-		Refused: func(sb api.Sandbox, r Refusal) {
+		Refused: func(sb api.Sandbox, r PathDenial) {
 			if sb.Name != "box" {
 				t.Errorf("told of %q", sb.Name)
 			}
@@ -269,10 +269,10 @@ func TestRefusalsAreTold(t *testing.T) {
 	if len(rules) != 2 || rules[0].Name != "mounts[0].rules[0]" || string(rules[0].Target) != "/m" || !rules[0].Make || rules[1].Name != "workspace.rules[0]" {
 		t.Fatalf("rules are %+v", rules)
 	}
-	m.hear(s, refusing{list: []engine.Refusal{
+	m.hear(s, refusing{list: []engine.PathDenial{
 		{Rule: 0, Op: "open", Path: "a/x", Program: "cat", UID: 7}, {Rule: 1, Missed: 3}, {Rule: -1, Missed: 5, Path: "x"}, {Rule: 2, Path: "x"},
 	}}, rules)
-	want := []Refusal{
+	want := []PathDenial{
 		{Rule: "mounts[0].rules[0]", Access: api.AccessNone, Mount: "/m", Path: "a/x", Op: "open", Program: "cat", UID: 7},
 		{Rule: "workspace.rules[0]", Access: api.AccessRead, Mount: "/w", Missed: 3}, {Missed: 5}, {},
 	}
@@ -282,7 +282,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	got = nil
 	m.untold(s, errors.Join(errors.New("x"), engine.Untold(4)))
 	m.untold(s, errors.New("x"))
-	if !slices.Equal(got, []Refusal{{Missed: 4}}) {
+	if !slices.Equal(got, []PathDenial{{Missed: 4}}) {
 		t.Errorf("told are %+v", got)
 	}
 	m.opts.Refused = nil

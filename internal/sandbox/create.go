@@ -104,7 +104,7 @@ func (m *Manager) create(ctx context.Context, permit policy.Permit, progress fun
 // queue waits until the sandbox may be made, and calls leave when it has been.
 func (c *creation) queue(ctx context.Context) (leave func(), err error) {
 	begun := time.Now()
-	leave, err = c.m.gate.enter(ctx, c.s.tenant, func() { c.progress("queue") })
+	leave, err = c.m.limiter.enter(ctx, c.s.tenant, func() { c.progress("queue") })
 	c.s.mu.Lock()
 	c.s.info.QueueMS = time.Since(begun).Milliseconds()
 	c.s.mu.Unlock()

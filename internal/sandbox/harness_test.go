@@ -196,7 +196,7 @@ func (w *fixture) permit(spec api.SandboxSpec) policy.Permit {
 			facts.Workspace = &info
 		}
 	}
-	p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts, Held: spec.Transient}, operator, testRules)
+	p, err := policy.Decide(policy.Request{Spec: spec, Facts: facts, Connected: spec.Transient}, operator, testRules)
 	if err != nil {
 		w.t.Fatal(err)
 	}

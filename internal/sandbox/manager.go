@@ -65,7 +65,7 @@ type Options struct {
 	Used func(api.Sandbox, api.AuditUsed)
 	// Refused is called when a rule on a path refused access to a program. It may block briefly,
 	// and must not call the Manager. It can be nil.
-	Refused func(api.Sandbox, Refusal)
+	Refused func(api.Sandbox, PathDenial)
 	// AgentSilence is how long an agent that a call waits for may answer nothing; 0 is
 	// DefaultAgentSilence.
 	AgentSilence time.Duration
@@ -135,8 +135,8 @@ type Manager struct {
 	pace pace
 	// closer is of directories of the host.
 	closer workspace.Closer
-	// gate lets sandboxes be made, so many at a time.
-	gate *gate
+	// limiter bounds how many sandboxes are created at once.
+	limiter *limiter
 	// tombstones are of the sandboxes that were removed, and claims the keys of those that exist.
 	tombstones *tombstone.Store
 	claims     claims
@@ -231,7 +231,7 @@ type live struct {
 	// enders are those who end it, or wait to.
 	enders int
 	// secrets are those that its processes have.
-	secrets []heldSecret
+	secrets []secretGrant
 	// trusts: its programs have files that say whom to trust, for its TLS is opened.
 	trusts bool
 	// image is what its image brings to every process.
@@ -284,7 +284,7 @@ func New(opts Options) *Manager {
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
 		spaceWake: make(chan struct{}, 1), spaceWalks: make(chan struct{}, maxSpaceWalks),
-		deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), gate: newGate(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
+		deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), limiter: newLimiter(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}

@@ -60,7 +60,7 @@ func (c *creation) hold(asked []engine.Mount) {
 		ruled[m.Target] = len(m.Rules) > 0
 	}
 	for i := range asked {
-		asked[i].Held = ruled[asked[i].Target]
+		asked[i].Pinned = ruled[asked[i].Target]
 	}
 }
 

@@ -50,8 +50,8 @@ type record struct {
 	Egress *policy.EgressGrant `json:",omitempty"`
 	// Secrets are those that its processes have, without their values; Trusts says that
 	// they have files that say whom to trust.
-	Secrets []heldSecret `json:",omitempty"`
-	Trusts  bool         `json:",omitempty"`
+	Secrets []secretGrant `json:",omitempty"`
+	Trusts  bool          `json:",omitempty"`
 	// IdleSpent is where the idle time of a paused sandbox stands.
 	IdleSpent time.Duration `json:",omitempty"`
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/secret"
 )
 
-// Refusal is what a rule on a path refused to a program of a sandbox. It comes from
+// PathDenial is what a rule on a path refused to a program of a sandbox. It comes from
 // inside and is bounded.
-type Refusal struct {
+type PathDenial struct {
 	// Rule is the rule's place in the request; empty when there is nothing to tell
 	// but how many more there were.
 	Rule   string
@@ -66,8 +66,8 @@ func (m *Manager) attend(s *live, inst engine.Instance) {
 
 // hear passes on what the rules refuse, until the instance has ended.
 func (m *Manager) hear(s *live, told engine.Refuser, rules []agent.Rule) {
-	err := told.Refusals(m.ctx, func(r engine.Refusal) {
-		out := Refusal{Missed: r.Missed}
+	err := told.Refusals(m.ctx, func(r engine.PathDenial) {
+		out := PathDenial{Missed: r.Missed}
 		if r.Rule >= 0 && r.Rule < len(rules) {
 			by := rules[r.Rule]
 			out.Rule, out.Access, out.Mount = by.Name, by.Access, string(by.Target)
@@ -84,6 +84,6 @@ func (m *Manager) hear(s *live, told engine.Refuser, rules []agent.Rule) {
 // running.
 func (m *Manager) untold(s *live, err error) {
 	if n, ok := errors.AsType[engine.Untold](err); ok && m.opts.Refused != nil {
-		m.opts.Refused(s.info, Refusal{Missed: int64(n)})
+		m.opts.Refused(s.info, PathDenial{Missed: int64(n)})
 	}
 }

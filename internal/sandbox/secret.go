@@ -18,9 +18,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// heldSecret is a secret that a sandbox has, as its record keeps it: never with the
+// secretGrant is a secret that a sandbox has, as its record keeps it: never with the
 // value, which is read when it is used.
-type heldSecret struct {
+type secretGrant struct {
 	Name, Env string
 	Mode      api.SecretMode
 	// Placeholder stands for the value in the sandbox, and Hosts may get it.
@@ -71,12 +71,12 @@ func (c *creation) holdSecrets(ctx context.Context) error {
 	if c.m.opts.Secrets == nil {
 		return api.Errorf(api.CodeUnsupported, "a secret was asked for, and there are none here")
 	}
-	var held []heldSecret
+	var held []secretGrant
 	for _, g := range grants {
 		if _, err := c.m.opts.Secrets(ctx, g.Name); err != nil {
 			return err
 		}
-		h := heldSecret{Name: g.Name, Env: g.Env, Mode: g.Mode}
+		h := secretGrant{Name: g.Name, Env: g.Env, Mode: g.Mode}
 		if g.Mode == api.SecretPlaceholder {
 			h.Placeholder, h.Headers, h.Query = intercept.NewPlaceholder(), g.Headers, g.Query
 			for _, host := range g.Hosts {

@@ -174,7 +174,7 @@ func TestThread(t *testing.T) {
 
 // TestFilterIsWhole runs the filter by hand on every number of every architecture.
 func TestFilterIsWhole(t *testing.T) {
-	code, err := Filter(Threads{1, 9})
+	code, err := filter(Threads{1, 9}, asking{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestProfileIsWrittenDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "```text\n" + Text() + "```\n"; !strings.Contains(string(b), want) {
+	if want := "```text\n" + profileText() + "```\n"; !strings.Contains(string(b), want) {
 		t.Errorf("docs/native.md does not hold the profile as it is:\n%s", want)
 	}
 }

@@ -100,14 +100,11 @@ type span struct {
 	what        action
 }
 
-// Filter is the profile as the kernel takes it, for programs of an agent with these
-// threads that is not asked.
-func Filter(agent Threads) ([]unix.SockFilter, error) { return filter(agent, asking{}) }
-
 // asking says for which calls the agent is asked: those that give a file its mode, and
 // setns.
 type asking struct{ modes, joins bool }
 
+// filter is the profile as the kernel takes it, for programs of an agent with these threads.
 func filter(agent Threads, asks asking) ([]unix.SockFilter, error) {
 	p := &program{}
 	p.load(offArch)

@@ -35,7 +35,7 @@ func bootRuled(t testing.TB) *box {
 			rules = append(rules, agent.Rule{Name: fmt.Sprintf("mounts[0].rules[%d]", n), Target: []byte("/work"), Path: []byte(r.path), Access: r.access, Make: true})
 		}
 		work := p.Mounts[1].Source
-		p.Mounts[1].Held = true
+		p.Mounts[1].Pinned = true
 		for _, dir := range []string{"keys/deep", "src/out", "deep/er", "plain"} {
 			if err := os.MkdirAll(filepath.Join(work, dir), 0o777); err != nil {
 				t.Fatal(err)
@@ -55,13 +55,13 @@ func bootRuled(t testing.TB) *box {
 }
 
 // listen collects refusals until the test ends.
-func (b *box) listen(t testing.TB) <-chan engine.Refusal {
+func (b *box) listen(t testing.TB) <-chan engine.PathDenial {
 	t.Helper()
-	got := make(chan engine.Refusal, 1000)
+	got := make(chan engine.PathDenial, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- b.instance.(engine.Refuser).Refusals(ctx, func(r engine.Refusal) { got <- r })
+		done <- b.instance.(engine.Refuser).Refusals(ctx, func(r engine.PathDenial) { got <- r })
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -72,14 +72,14 @@ func (b *box) listen(t testing.TB) <-chan engine.Refusal {
 	return got
 }
 
-func next(t testing.TB, got <-chan engine.Refusal) engine.Refusal {
+func next(t testing.TB, got <-chan engine.PathDenial) engine.PathDenial {
 	t.Helper()
 	select {
 	case r := <-got:
 		return r
 	case <-time.After(time.Minute):
 		t.Fatal("nothing was told")
-		return engine.Refusal{}
+		return engine.PathDenial{}
 	}
 }
 

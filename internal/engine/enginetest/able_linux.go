@@ -33,8 +33,8 @@ func testAbilities(s *suite) {
 		says   bool
 		change func(*engine.Plan)
 	}{
-		"rules on paths in a mount whose names are held": {a.Held, func(p *engine.Plan) {
-			p.Mounts = []engine.Mount{{Source: dir, Target: "/srv/held", Held: true}}
+		"rules on paths in a mount whose names are held": {a.Pinned, func(p *engine.Plan) {
+			p.Mounts = []engine.Mount{{Source: dir, Target: "/srv/held", Pinned: true}}
 			p.Rules = []engine.PathRule{{Target: "/srv/held", Path: "secret", Access: "none"}}
 		}},
 		"a root that begins with a layer": {a.Layer, func(p *engine.Plan) { p.Root.Upper = "/nonexistent" }},

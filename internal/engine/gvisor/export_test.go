@@ -60,7 +60,7 @@ func MakeReports(dir string) (pipe, count *os.File, r Reports, err error) {
 }
 
 // Listen is Refusals of an instance that lives until dead is closed.
-func (r Reports) Listen(ctx context.Context, dead <-chan struct{}, fn func(engine.Refusal)) error {
+func (r Reports) Listen(ctx context.Context, dead <-chan struct{}, fn func(engine.PathDenial)) error {
 	return r.listen(ctx, dead, fn)
 }
 

@@ -170,7 +170,7 @@ func (r *reports) close() {
 }
 
 // Refusals implements engine.Refuser.
-func (i *instance) Refusals(ctx context.Context, fn func(engine.Refusal)) error {
+func (i *instance) Refusals(ctx context.Context, fn func(engine.PathDenial)) error {
 	if i.reports == nil {
 		select {
 		case <-ctx.Done():
@@ -182,7 +182,7 @@ func (i *instance) Refusals(ctx context.Context, fn func(engine.Refusal)) error 
 	return i.reports.listen(ctx, i.Done(), fn)
 }
 
-func (r *reports) listen(ctx context.Context, dead <-chan struct{}, fn func(engine.Refusal)) error {
+func (r *reports) listen(ctx context.Context, dead <-chan struct{}, fn func(engine.PathDenial)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { _ = r.pipe.SetReadDeadline(time.Unix(1, 0)) })
@@ -197,7 +197,7 @@ type listener struct {
 	r    *reports
 	dead <-chan struct{}
 	in   *bufio.Reader
-	fn   func(engine.Refusal)
+	fn   func(engine.PathDenial)
 	told uint64
 	full time.Time // when the next burst is whole again
 	last int       // notes that were taken from a sentry that is dead
@@ -284,7 +284,7 @@ func (l *listener) take(line []byte) {
 	if err != nil || n.Seq <= l.told || n.Rule < 0 {
 		return // counted, if it was one
 	}
-	l.fn(engine.Refusal{
+	l.fn(engine.PathDenial{
 		Rule: n.Rule, Op: n.Op, Path: string(n.Path), Program: string(n.Program), UID: n.UID,
 		Missed: l.r.gap(n.Seq-1, l.told),
 	})
@@ -295,7 +295,7 @@ func (l *listener) take(line []byte) {
 func (l *listener) missed() {
 	seen := l.r.number(0)
 	if n := l.r.gap(seen, l.told); n > 0 {
-		l.fn(engine.Refusal{Rule: -1, Missed: n})
+		l.fn(engine.PathDenial{Rule: -1, Missed: n})
 		l.tell(seen)
 	}
 }

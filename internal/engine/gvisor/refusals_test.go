@@ -65,8 +65,8 @@ func TestRefusalsAreCounted(t *testing.T) {
 		t.Errorf("%d untold before anybody listened", n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	var got []engine.Refusal
-	err := r.Listen(ctx, nil, func(f engine.Refusal) {
+	var got []engine.PathDenial
+	err := r.Listen(ctx, nil, func(f engine.PathDenial) {
 		if got = append(got, f); len(got) == 2 {
 			cancel()
 		}
@@ -83,7 +83,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 	dead := make(chan struct{})
 	close(dead)
 	got = nil
-	if err := r.Listen(t.Context(), dead, func(f engine.Refusal) { got = append(got, f) }); err != nil {
+	if err := r.Listen(t.Context(), dead, func(f engine.PathDenial) { got = append(got, f) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(got) != 2 || got[0].Missed != 1 || got[1].Rule != -1 || got[1].Missed != 2 || gvisor.UntoldIn(dir) != 0 {
@@ -105,7 +105,7 @@ func TestRefusalsOfHostileSentry(t *testing.T) {
 	defer cancel()
 	const paced = 10 // that have to wait
 	n, begun := 0, time.Now()
-	err := r.Listen(ctx, nil, func(f engine.Refusal) {
+	err := r.Listen(ctx, nil, func(f engine.PathDenial) {
 		if n++; f.Rule != 0 || f.Missed < 0 {
 			t.Errorf("%+v", f)
 		}
@@ -121,8 +121,8 @@ func TestRefusalsOfHostileSentry(t *testing.T) {
 	s.pipe.Close()
 	dead := make(chan struct{})
 	close(dead)
-	var last engine.Refusal
-	if err := r.Listen(t.Context(), dead, func(f engine.Refusal) { last = f }); err != nil || last.Rule != -1 || last.Missed <= 0 {
+	var last engine.PathDenial
+	if err := r.Listen(t.Context(), dead, func(f engine.PathDenial) { last = f }); err != nil || last.Rule != -1 || last.Missed <= 0 {
 		t.Errorf("%v, %+v", err, last)
 	}
 	if d := time.Since(begun); d > 10*time.Second {

@@ -59,7 +59,7 @@ func spec(p engine.Plan) *specs.Spec {
 		// held must never be looked up anew: gVisor takes away the mounts on a name
 		// that it finds changed. It knows a mount by its source, so the mounts of one
 		// source are all held or none is, and only a source of one mount is static.
-		if (m.Held || m.Static && m.ReadOnly && sources[m.Source] == 1) && !hinted[m.Source] {
+		if (m.Pinned || m.Static && m.ReadOnly && sources[m.Source] == 1) && !hinted[m.Source] {
 			hinted[m.Source] = true
 			name := "dev.gvisor.spec.mount.m" + strconv.Itoa(n)
 			s.Annotations[name+".source"] = m.Source

@@ -122,8 +122,8 @@ func (e *Engine) validate(p engine.Plan) error {
 			WithHint("use engine gvisor for snapshots")
 	}
 	for _, m := range p.Mounts {
-		if m.Held {
-			return p.RefuseHeld(e.name, m)
+		if m.Pinned {
+			return p.RefusePinned(e.name, m)
 		}
 	}
 	return p.CheckMountPoints()

@@ -101,8 +101,8 @@ func validate(p engine.Plan) error {
 			WithHint("use engine gvisor for snapshots")
 	}
 	for _, m := range p.Mounts {
-		if m.Held {
-			return p.RefuseHeld("oci", m)
+		if m.Pinned {
+			return p.RefusePinned("oci", m)
 		}
 		if kernels(m.Target) {
 			return api.Errorf(api.CodeUnsupported, "the oci engine mounts no host directory at %s: the runtime makes /proc, /sys and /dev", m.Target).

@@ -122,25 +122,25 @@ func (ch *change) remove() *api.Error {
 }
 
 func (ch *change) held(shown string, deny bool) bool {
-	return deny && (slices.Contains(ch.g.Held, shown) || slices.ContainsFunc(ch.g.Temporary, func(t TemporaryRule) bool { return t.Held && t.Shown == shown }))
+	return deny && (slices.Contains(ch.g.Locked, shown) || slices.ContainsFunc(ch.g.Temporary, func(t TemporaryRule) bool { return t.Locked && t.Shown == shown }))
 }
 
 // drop removes one rule from every list, and reports whether it was in any.
 func (ch *change) drop(shown string, deny, operator bool) bool {
-	before := len(ch.g.Shown.Allow) + len(ch.g.Shown.Deny) + len(ch.g.Held) + len(ch.g.Temporary)
+	before := len(ch.g.Shown.Allow) + len(ch.g.Shown.Deny) + len(ch.g.Locked) + len(ch.g.Temporary)
 	same := func(s string) bool { return s == shown }
 	if deny {
 		ch.g.Shown.Deny = slices.DeleteFunc(ch.g.Shown.Deny, same)
 		if operator {
-			ch.g.Held = slices.DeleteFunc(ch.g.Held, same)
+			ch.g.Locked = slices.DeleteFunc(ch.g.Locked, same)
 		}
 	} else {
 		ch.g.Shown.Allow = slices.DeleteFunc(ch.g.Shown.Allow, same)
 	}
 	ch.g.Temporary = slices.DeleteFunc(ch.g.Temporary, func(t TemporaryRule) bool {
-		return t.Shown == shown && t.Rule.Deny == deny && (operator || !t.Held)
+		return t.Shown == shown && t.Rule.Deny == deny && (operator || !t.Locked)
 	})
-	return before != len(ch.g.Shown.Allow)+len(ch.g.Shown.Deny)+len(ch.g.Held)+len(ch.g.Temporary)
+	return before != len(ch.g.Shown.Allow)+len(ch.g.Shown.Deny)+len(ch.g.Locked)+len(ch.g.Temporary)
 }
 
 // add adds rules. A permanent rule does not become temporary.
@@ -157,7 +157,7 @@ func (ch *change) add() *api.Error {
 	list := &ch.g.Shown.Deny
 	foreign := ch.wish.Caller.Operator && ch.wish.Caller.Tenant != ch.wish.Tenant
 	if foreign {
-		list = &ch.g.Held
+		list = &ch.g.Locked
 	}
 	ch.put(denies, shown, foreign, list)
 	return nil
@@ -170,7 +170,7 @@ func (ch *change) put(set []rule.Rule, shown []string, held bool, list *[]string
 		}
 		deny := len(set) > 0 && set[0].Deny
 		ch.g.Temporary = slices.DeleteFunc(ch.g.Temporary, func(t TemporaryRule) bool {
-			return t.Shown == text && t.Rule.Deny == deny && t.Held == held
+			return t.Shown == text && t.Rule.Deny == deny && t.Locked == held
 		})
 		if ch.c.ForMS == 0 {
 			*list = append(*list, text)
@@ -182,7 +182,7 @@ func (ch *change) put(set []rule.Rule, shown []string, held bool, list *[]string
 				if held {
 					r.ID = operatorsDeny + text
 				}
-				ch.g.Temporary = append(ch.g.Temporary, TemporaryRule{Rule: r, Shown: text, ExpiresAt: end, Held: held})
+				ch.g.Temporary = append(ch.g.Temporary, TemporaryRule{Rule: r, Shown: text, ExpiresAt: end, Locked: held})
 			}
 		}
 	}
@@ -200,7 +200,7 @@ func shownOf(r rule.Rule) string {
 // operators returns the operator's deny rules: those of the file, and those added to this sandbox.
 func (ch *change) operators() []rule.Rule {
 	out := ch.wish.operatorsDenies()
-	for _, text := range ch.g.Held {
+	for _, text := range ch.g.Locked {
 		item, err := rule.ParseItem(text)
 		if err != nil {
 			continue // it was valid when it was added

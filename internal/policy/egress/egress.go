@@ -41,8 +41,8 @@ type Grant struct {
 	Closed bool `json:"closed,omitempty"`
 	// Base is what had been used when Limits began to count.
 	Base api.EgressLimits `json:"base,omitzero"`
-	// Held are deny rules that the operator added to another tenant's sandbox.
-	Held []string `json:"held,omitempty"`
+	// Locked are deny rules that the operator added to another tenant's sandbox.
+	Locked []string `json:"held,omitempty"`
 }
 
 // TemporaryRule is a rule that expires.
@@ -51,8 +51,8 @@ type TemporaryRule struct {
 	// Shown is the rule as it was requested. The rules of one bundle share it.
 	Shown     string    `json:"shown"`
 	ExpiresAt time.Time `json:"expires_at"`
-	// Held is as in Grant.
-	Held bool `json:"held,omitempty"`
+	// Locked is as in Grant.
+	Locked bool `json:"held,omitempty"`
 }
 
 // RulesAt returns the rules in force at a time.
@@ -114,7 +114,7 @@ func (g Grant) ShownAt(now time.Time) api.Egress {
 		if t.Rule.Deny {
 			list = &e.Deny
 		}
-		if now.Before(t.ExpiresAt) && !t.Held && !slices.Contains(*list, t.Shown) {
+		if now.Before(t.ExpiresAt) && !t.Locked && !slices.Contains(*list, t.Shown) {
 			*list = append(*list, t.Shown)
 		}
 	}
@@ -151,7 +151,7 @@ func (g Grant) Network() string {
 // Clone returns a copy of g that can be changed.
 func (g Grant) Clone() Grant {
 	g.Rules, g.Temporary = slices.Clone(g.Rules), slices.Clone(g.Temporary)
-	g.Held, g.Shown = slices.Clone(g.Held), Clone(g.Shown)
+	g.Locked, g.Shown = slices.Clone(g.Locked), Clone(g.Shown)
 	return g
 }
 

@@ -74,8 +74,8 @@ func DecidePolicy(asked api.EgressPolicy, g Grant, used api.EgressLimits, s Sand
 // operator's present rules and those added to this sandbox.
 func Succeed(next, g Grant, used api.EgressLimits, s Sandbox, set rules.Rules, now time.Time) (Grant, error) {
 	next = next.Clone()
-	next.Held, next.Base = slices.Clone(g.Held), used
-	next.Temporary = slices.DeleteFunc(slices.Clone(g.Temporary), func(t TemporaryRule) bool { return !t.Held || !now.Before(t.ExpiresAt) })
+	next.Locked, next.Base = slices.Clone(g.Locked), used
+	next.Temporary = slices.DeleteFunc(slices.Clone(g.Temporary), func(t TemporaryRule) bool { return !t.Locked || !now.Before(t.ExpiresAt) })
 	if next.Closed {
 		return next, nil
 	}

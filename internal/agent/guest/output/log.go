@@ -223,13 +223,6 @@ func (l *Log) Discard() {
 	l.spare = nil
 }
 
-// held is how many bytes are kept.
-func (l *Log) held() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.end - l.start
-}
-
 // Written is how many bytes came, of both streams and of each.
 func (l *Log) Written() (int64, [2]int64) {
 	l.mu.Lock()

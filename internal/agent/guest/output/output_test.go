@@ -265,3 +265,10 @@ func checkStream(t *testing.T, c wire.Chunk, n int, which, ends []int) {
 		begin = end
 	}
 }
+
+// held is how many bytes are kept.
+func (l *Log) held() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.end - l.start
+}

@@ -12,11 +12,11 @@ import (
 type clock struct {
 	mu     sync.Mutex
 	held   bool
-	timers map[*heldTimer]struct{}
+	timers map[*pausableTimer]struct{}
 }
 
-// heldTimer closes C when its time has come.
-type heldTimer struct {
+// pausableTimer closes C when its time has come.
+type pausableTimer struct {
 	C     chan struct{}
 	clock *clock
 	t     *time.Timer // nil while held
@@ -24,11 +24,11 @@ type heldTimer struct {
 	left  time.Duration // while held
 }
 
-func newClock() *clock { return &clock{timers: map[*heldTimer]struct{}{}} }
+func newClock() *clock { return &clock{timers: map[*pausableTimer]struct{}{}} }
 
 // timer makes a timer, which must be stopped.
-func (c *clock) timer(d time.Duration) *heldTimer {
-	h := &heldTimer{C: make(chan struct{}), clock: c, left: d}
+func (c *clock) timer(d time.Duration) *pausableTimer {
+	h := &pausableTimer{C: make(chan struct{}), clock: c, left: d}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.timers[h] = struct{}{}
@@ -38,12 +38,12 @@ func (c *clock) timer(d time.Duration) *heldTimer {
 	return h
 }
 
-func (h *heldTimer) armLocked() {
+func (h *pausableTimer) armLocked() {
 	h.due = time.Now().Add(h.left)
 	h.t = time.AfterFunc(h.left, h.fire)
 }
 
-func (h *heldTimer) fire() {
+func (h *pausableTimer) fire() {
 	h.clock.mu.Lock()
 	defer h.clock.mu.Unlock()
 	if _, ok := h.clock.timers[h]; ok && h.t != nil && !time.Now().Before(h.due) {
@@ -52,7 +52,7 @@ func (h *heldTimer) fire() {
 	}
 }
 
-func (h *heldTimer) stop() {
+func (h *pausableTimer) stop() {
 	h.clock.mu.Lock()
 	defer h.clock.mu.Unlock()
 	delete(h.clock.timers, h)

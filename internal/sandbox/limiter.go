@@ -12,32 +12,34 @@ import (
 // maxQueueTime is how long a creation waits at most.
 const maxQueueTime = 10 * time.Minute
 
-// gate lets so many in at a time. It is safe for concurrent use.
-type gate struct {
+// limiter lets so many in at a time. It is safe for concurrent use.
+type limiter struct {
 	limits policy.Admission
 
-	mu     sync.Mutex
-	inside int
-	queued int
-	// lines are those who wait, first come first served, by tenant; turns are the
+	mu      sync.Mutex
+	running int
+	queued  int
+	// queues are the waiting creations of each tenant, in their order; turns are the
 	// tenants that have any, in the order in which they are served.
-	lines map[string][]*ticket
-	turns []string
-	// took is how long who is inside stays, as a moving mean.
+	queues map[string][]*ticket
+	turns  []string
+	// took is how long a creation takes, as a moving mean.
 	took time.Duration
 }
 
-// ticket is one who waits. in is closed when its turn has come.
+// ticket is a waiting creation. in is closed when its turn has come.
 type ticket struct{ in chan struct{} }
 
-func newGate(a policy.Admission) *gate { return &gate{limits: a, lines: map[string][]*ticket{}} }
+func newLimiter(a policy.Admission) *limiter {
+	return &limiter{limits: a, queues: map[string][]*ticket{}}
+}
 
 // enter waits until the caller is admitted, and returns the function that leaves. If it has to
 // wait, it first calls waits, which reports the progress.
-func (g *gate) enter(ctx context.Context, tenant string, waits func()) (leave func(), err error) {
+func (g *limiter) enter(ctx context.Context, tenant string, waits func()) (leave func(), err error) {
 	g.mu.Lock()
-	if g.inside < g.limits.Starting && g.queued == 0 {
-		g.inside++
+	if g.running < g.limits.Starting && g.queued == 0 {
+		g.running++
 		g.mu.Unlock()
 		return g.leaver(), nil
 	}
@@ -46,10 +48,10 @@ func (g *gate) enter(ctx context.Context, tenant string, waits func()) (leave fu
 		return nil, full
 	}
 	t := &ticket{in: make(chan struct{})}
-	if len(g.lines[tenant]) == 0 {
+	if len(g.queues[tenant]) == 0 {
 		g.turns = append(g.turns, tenant)
 	}
-	g.lines[tenant] = append(g.lines[tenant], t)
+	g.queues[tenant] = append(g.queues[tenant], t)
 	g.queued++
 	g.mu.Unlock()
 	waits()
@@ -69,7 +71,7 @@ func (g *gate) enter(ctx context.Context, tenant string, waits func()) (leave fu
 	defer g.mu.Unlock()
 	if isClosed(t.in) {
 		// Its turn came in the same moment: the next one's has come.
-		g.inside--
+		g.running--
 		g.next()
 		return nil, err
 	}
@@ -82,8 +84,8 @@ const maxRetryAfter = 30 * time.Second
 
 // full is the error for one tenant's creation that cannot even wait. The caller
 // holds g.mu.
-func (g *gate) full(tenant string) *api.Error {
-	if g.queued < g.limits.Queued && len(g.lines[tenant]) < max(g.limits.Queued/2, 1) {
+func (g *limiter) full(tenant string) *api.Error {
+	if g.queued < g.limits.Queued && len(g.queues[tenant]) < max(g.limits.Queued/2, 1) {
 		return nil
 	}
 	err := api.Errorf(api.CodeTooMany, "%d sandboxes wait to be made already", g.queued).
@@ -95,19 +97,19 @@ func (g *gate) full(tenant string) *api.Error {
 }
 
 // giveUp takes one who waits out of its line. The caller holds g.mu.
-func (g *gate) giveUp(tenant string, t *ticket) {
-	line := g.lines[tenant]
+func (g *limiter) giveUp(tenant string, t *ticket) {
+	line := g.queues[tenant]
 	for i := range line {
 		if line[i] == t {
-			g.lines[tenant] = append(line[:i:i], line[i+1:]...)
+			g.queues[tenant] = append(line[:i:i], line[i+1:]...)
 			g.queued--
 			break
 		}
 	}
-	if len(g.lines[tenant]) > 0 {
+	if len(g.queues[tenant]) > 0 {
 		return
 	}
-	delete(g.lines, tenant)
+	delete(g.queues, tenant)
 	for i := range g.turns {
 		if g.turns[i] == tenant {
 			g.turns = append(g.turns[:i:i], g.turns[i+1:]...)
@@ -117,12 +119,12 @@ func (g *gate) giveUp(tenant string, t *ticket) {
 }
 
 // leaver counts who is inside from now until leave is called, once.
-func (g *gate) leaver() (leave func()) {
+func (g *limiter) leaver() (leave func()) {
 	begun := time.Now()
 	return sync.OnceFunc(func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.inside--
+		g.running--
 		if took := time.Since(begun); g.took == 0 {
 			g.took = took
 		} else {
@@ -133,25 +135,25 @@ func (g *gate) leaver() (leave func()) {
 }
 
 // next lets in whose turn it is. The caller holds g.mu.
-func (g *gate) next() {
-	for g.inside < g.limits.Starting && len(g.turns) > 0 {
+func (g *limiter) next() {
+	for g.running < g.limits.Starting && len(g.turns) > 0 {
 		tenant := g.turns[0]
 		g.turns = g.turns[1:]
-		t := g.lines[tenant][0]
-		if g.lines[tenant] = g.lines[tenant][1:]; len(g.lines[tenant]) > 0 {
+		t := g.queues[tenant][0]
+		if g.queues[tenant] = g.queues[tenant][1:]; len(g.queues[tenant]) > 0 {
 			g.turns = append(g.turns, tenant)
 		} else {
-			delete(g.lines, tenant)
+			delete(g.queues, tenant)
 		}
 		g.queued--
-		g.inside++
+		g.running++
 		close(t.in)
 	}
 }
 
 // Starting says how many sandboxes are being made now, and how many wait for that.
 func (m *Manager) Starting() (starting, queued int) {
-	m.gate.mu.Lock()
-	defer m.gate.mu.Unlock()
-	return m.gate.inside, m.gate.queued
+	m.limiter.mu.Lock()
+	defer m.limiter.mu.Unlock()
+	return m.limiter.running, m.limiter.queued
 }

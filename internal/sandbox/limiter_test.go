@@ -18,9 +18,9 @@ func quiet() {}
 
 // So many are inside as may be, and the others come in their turn: first come first
 // served, tenant by tenant.
-func TestGateServesTenantsInTurn(t *testing.T) {
+func TestLimiterServesTenantsInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(policy.Admission{Starting: 1, Queued: 100})
+		g := newLimiter(policy.Admission{Starting: 1, Queued: 100})
 		leave, err := g.enter(t.Context(), "a", quiet)
 		if err != nil {
 			t.Fatal(err)
@@ -50,17 +50,16 @@ func TestGateServesTenantsInTurn(t *testing.T) {
 		if want := []string{"a1", "b1", "c1", "a2", "a3"}; !slices.Equal(order, want) {
 			t.Errorf("served %v, want %v", order, want)
 		}
-		if g.inside != 0 || g.queued != 0 || len(g.lines) != 0 || len(g.turns) != 0 {
-			t.Errorf("left: %d inside, %d queued, %v, %v", g.inside, g.queued, g.lines, g.turns)
+		if g.running != 0 || g.queued != 0 || len(g.queues) != 0 || len(g.turns) != 0 {
+			t.Errorf("left: %d inside, %d queued, %v, %v", g.running, g.queued, g.queues, g.turns)
 		}
 	})
 }
 
-// A queue that is full refuses at once, with when to come again; one tenant fills
-// half of it.
-func TestGateThatIsFull(t *testing.T) {
+// A full queue refuses at once and says when to retry; one tenant fills half of it.
+func TestLimiterThatIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(policy.Admission{Starting: 1, Queued: 4})
+		g := newLimiter(policy.Admission{Starting: 1, Queued: 4})
 		ctx, cancel := context.WithCancel(t.Context())
 		leave, err := g.enter(ctx, "a", quiet)
 		if err != nil {
@@ -97,8 +96,8 @@ func TestGateThatIsFull(t *testing.T) {
 		cancel() // those who wait leave
 		wg.Wait()
 		leave()
-		if g.inside != 0 || g.queued != 0 || len(g.lines) != 0 || len(g.turns) != 0 {
-			t.Errorf("left: %d inside, %d queued, %v, %v", g.inside, g.queued, g.lines, g.turns)
+		if g.running != 0 || g.queued != 0 || len(g.queues) != 0 || len(g.turns) != 0 {
+			t.Errorf("left: %d inside, %d queued, %v, %v", g.running, g.queued, g.queues, g.turns)
 		}
 		if leave, err := g.enter(t.Context(), "c", quiet); err != nil {
 			t.Error(err)
@@ -108,10 +107,10 @@ func TestGateThatIsFull(t *testing.T) {
 	})
 }
 
-// Nobody waits for ever, and whoever comes and goes at random leaves nothing behind.
-func TestGateIsLeftAsItWas(t *testing.T) {
+// No creation waits indefinitely, and creations that begin and end at random leave nothing behind.
+func TestLimiterIsLeftAsItWas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(policy.Admission{Starting: 3, Queued: 1000})
+		g := newLimiter(policy.Admission{Starting: 3, Queued: 1000})
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		inside, most := 0, 0
@@ -135,8 +134,8 @@ func TestGateIsLeftAsItWas(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if most != 3 || g.inside != 0 || g.queued != 0 || len(g.lines) != 0 || len(g.turns) != 0 {
-			t.Errorf("%d at once; left: %d inside, %d queued, %v, %v", most, g.inside, g.queued, g.lines, g.turns)
+		if most != 3 || g.running != 0 || g.queued != 0 || len(g.queues) != 0 || len(g.turns) != 0 {
+			t.Errorf("%d at once; left: %d inside, %d queued, %v, %v", most, g.running, g.queued, g.queues, g.turns)
 		}
 		leave, _ := g.enter(t.Context(), "a", quiet)
 		for range 2 {
