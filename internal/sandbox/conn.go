@@ -73,9 +73,7 @@ const DefaultAgentSilence = time.Minute
 // newConn is a connection to the agent of s, which is not dialled yet.
 func (m *Manager) newConn(s *live, inst engine.Instance) *agentConn {
 	return &agentConn{inst: inst, token: s.token, silence: m.agentSilence, still: func() bool {
-		s.deadlines.mu.Lock()
-		defer s.deadlines.mu.Unlock()
-		return s.deadlines.held
+		return s.deadlines.Held()
 	}}
 }
 

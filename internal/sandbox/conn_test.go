@@ -64,24 +64,3 @@ func TestCallsShareADial(t *testing.T) {
 		}
 	})
 }
-
-// TestWantedPrograms: a program that the agent does not know is over, unless a call waits
-// for it; then the agent is asked once more.
-func TestWantedPrograms(t *testing.T) {
-	m, s := &Manager{deadlineGrace: time.Minute, deadlineLook: time.Minute, ctx: t.Context()}, &live{id: "sb", dir: t.TempDir()}
-	defer s.deadlines.end()
-	s.deadlines.ask("wanted", 1)
-	for _, id := range []string{"wanted", "over"} {
-		m.setDeadline(s, id, time.Hour)
-		d := s.deadlines.byID[id]
-		for i, again := range []bool{id == "wanted", false} {
-			if got, more := m.wanted(s, d); got != (id == "wanted") || more != again {
-				t.Errorf("%s, asked %d times: %t, %t", id, i, got, more)
-			}
-		}
-	}
-	s.deadlines.ask("wanted", -1)
-	if got, _ := m.wanted(s, s.deadlines.byID["wanted"]); got || len(s.deadlines.asked) != 0 {
-		t.Error("a call that has ended waits")
-	}
-}

@@ -83,7 +83,7 @@ func (s *live) finish(end ending) {
 	select {
 	case <-s.ended:
 	default:
-		s.deadlines.end()
+		s.deadlines.End()
 		if s.excess != nil {
 			end.reason = s.excess.Message
 		}

@@ -44,9 +44,7 @@ func Deadlines(m *Manager, id string) (n int, held bool) {
 	m.mu.Lock()
 	t := &m.byID[id].deadlines
 	m.mu.Unlock()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.byID), t.held
+	return t.Len(), t.Held()
 }
 
 // Waiters counts those who wait for what a key stands for.
@@ -76,7 +74,7 @@ func Crash(m *Manager) {
 	for _, s := range all {
 		s.mu.Lock()
 		s.sealed = true // the dead write nothing
-		s.deadlines.end()
+		s.deadlines.End()
 		if s.agent != nil {
 			s.agent.Close()
 		}

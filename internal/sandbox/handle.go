@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/sandbox/deadline"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 )
@@ -31,6 +32,11 @@ func (h handle) Agent(ctx context.Context) (*agent.Client, error) {
 // connect gives the tables of a new record their services.
 func (m *Manager) connect(s *live) {
 	s.endpoints.Init(m.endpoints, endpoints.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, handle{m, s})
+	s.deadlines.Init(deadline.Options{
+		Sandbox: s.id, Dir: s.dir, Context: m.ctx, Background: m.background, Logger: m.log, Grace: m.deadlineGrace, Look: m.deadlineLook,
+		Process: func(ctx context.Context, id string) (*api.Process, error) { return m.askAbout(ctx, s, id) },
+		Condemn: func(reason string, cause error) { m.condemn(s, reason, cause) },
+	})
 	s.procs.Init(m.Service, process.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, s.dir, handle{m, s})
 }
 
@@ -83,9 +89,9 @@ func (h handle) Ended() <-chan struct{}                       { return h.s.ended
 func (h handle) DiedWithin(err error) bool                    { return h.s.diedWithin(err) }
 func (h handle) Refusals() func() []api.EgressRefusal         { return h.s.refusals() }
 func (h handle) Measure()                                     { h.m.measureAfter(h.s) }
-func (h handle) SetDeadline(id string, timeout time.Duration) { h.m.setDeadline(h.s, id, timeout) }
-func (h handle) MeetDeadline(id string)                       { h.m.met(h.s, id) }
-func (h handle) AskDeadline(id string, by int)                { h.s.deadlines.ask(id, by) }
+func (h handle) SetDeadline(id string, timeout time.Duration) { h.s.deadlines.Set(id, timeout) }
+func (h handle) MeetDeadline(id string)                       { h.s.deadlines.Meet(id) }
+func (h handle) AskDeadline(id string, by int)                { h.s.deadlines.Ask(id, by) }
 
 // Attended implements process.Agent.
 func (h handle) Attended(ctx context.Context) (context.Context, func()) {

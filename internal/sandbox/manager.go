@@ -25,6 +25,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/deadline"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 	"github.com/cloche-dev/cloche/internal/sandbox/files"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
@@ -167,7 +168,7 @@ type live struct {
 	// procs are its managed processes.
 	procs process.Table
 	// deadlines are those of its programs.
-	deadlines deadlines
+	deadlines deadline.Table
 	// endpoints are those that it has now.
 	endpoints endpoints.Table
 
@@ -284,7 +285,7 @@ func New(opts Options) *Manager {
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
 		spaceWake: make(chan struct{}, 1), spaceWalks: make(chan struct{}, maxSpaceWalks),
-		deadlineGrace: deadlineGrace, deadlineLook: deadlineLook, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), limiter: newLimiter(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
+		deadlineGrace: deadline.Grace, deadlineLook: deadline.Look, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), limiter: newLimiter(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}
@@ -550,7 +551,7 @@ func (m *Manager) Close(ctx context.Context) error {
 			}
 		}
 		s.mu.Unlock()
-		s.deadlines.end()
+		s.deadlines.End()
 		if conn != nil {
 			conn.Close()
 		}

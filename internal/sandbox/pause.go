@@ -282,7 +282,7 @@ func (m *Manager) thaw(ctx context.Context, s *live) {
 // holdTimers tells the agent whether its timers are paused, as the daemon's deadlines behind them
 // are. An agent that is too old for that keeps them running.
 func (m *Manager) holdTimers(ctx context.Context, s *live, hold bool) error {
-	m.holdDeadlines(s, hold)
+	s.deadlines.Hold(hold)
 	return bounded(ctx, pauseTimeout, func(ctx context.Context) error {
 		client, err := m.agentOf(ctx, s)
 		if err != nil {

@@ -134,7 +134,7 @@ func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
 	s.mu.Unlock()
 	if inst != nil {
 		m.adoptNetwork(ctx, s)
-		m.adoptDeadlines(s, paused)
+		s.deadlines.Adopt(paused)
 		found.keeps(name, id)
 		m.attend(s, inst)
 		s.endpoints.Reopen(ctx)

@@ -25,7 +25,7 @@ var largePackages = map[string]size{
 	"client":             {files: 43},
 	"internal/core":      {files: 44},
 	"internal/httpapi":   {files: 49},
-	"internal/sandbox":   {files: 40, lines: 8500},
+	"internal/sandbox":   {files: 40, lines: 8000},
 	"internal/workspace": {files: 36},
 }
 
@@ -35,7 +35,7 @@ var wideTypes = map[string]int{
 	"internal/httpapi.Server":           155,
 	"internal/httpapi/httpapitest.Core": 134,
 	"internal/langbot.Server":           106,
-	"internal/sandbox.Manager":          167,
+	"internal/sandbox.Manager":          156,
 }
 
 // verbTypes have one method for each verb of the API, by design: see RATIONALE.md.
