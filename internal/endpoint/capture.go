@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// redacted stands for what is not told.
+	// redacted replaces a hidden value.
 	redacted = "[redacted]"
 	// captureBeyond is how much more of a body is looked at than is told: the value of a
 	// secret that begins in it is taken out whole.
@@ -28,7 +28,7 @@ type capturing struct {
 	x    *exchange
 	spec api.EndpointAudit
 
-	mu       sync.Mutex // bodies are read by whoever sends them on
+	mu       sync.Mutex // bodies are read by what sends them on
 	capture  api.ExchangeCapture
 	in, out  []byte
 	encoding [2]string // of the bodies
@@ -111,7 +111,7 @@ func (c *capturing) headers(h http.Header) string {
 	return c.tell(strings.Join(lines, "\n"), maxCaptured)
 }
 
-// hides says whether the value of a header is told to nobody.
+// hides reports whether the value of a header is hidden.
 func (c *capturing) hides(name string) bool {
 	same := func(o string) bool { return strings.EqualFold(o, name) }
 	switch http.CanonicalHeaderKey(name) {

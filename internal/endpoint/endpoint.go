@@ -1,4 +1,4 @@
-// Package endpoint serves the endpoints of sandboxes: services of the host's that a
+// Package endpoint serves the endpoints of sandboxes: services of the host that a
 // sandbox finds on its own loopback. It takes connections from any net.Listener,
 // judges requests, and forwards them to the one target that the endpoint has. What
 // comes from a sandbox chooses a path below that target and nothing else of where
@@ -31,7 +31,7 @@ type Observer interface {
 
 // Secrets finds the values of secrets for one sandbox.
 type Secrets interface {
-	// Value is the secret's, for a request to host. The error is shown to nobody inside.
+	// Value is the secret's, for a request to host. The error is not shown inside.
 	Value(ctx context.Context, name, host string) (string, error)
 }
 
@@ -46,7 +46,7 @@ type Options struct {
 	Spec api.Endpoint
 	// Ranges are those, not public, in which the target may be.
 	Ranges []netip.Prefix
-	// Own says of an address that it is Cloche's, which is never a target; nil is none.
+	// Own reports whether an address is Cloche's, which is never a target. It may be nil.
 	Own func(netip.AddrPort) bool
 	// Tenant and Sandbox, its id, go on record; the target is told the latter.
 	Tenant, Sandbox string
@@ -122,7 +122,7 @@ type Endpoint struct {
 	buffers buffers
 	// quiet gets something when a request or raw connection ended.
 	quiet chan struct{}
-	// repeats are requests that may come again.
+	// repeats are requests that may be repeated.
 	repeats repeatBook
 
 	conns, running, requests, dialed atomic.Int64
@@ -204,7 +204,7 @@ func (e *Endpoint) Enter(state api.EndpointState, reason string) {
 }
 
 // failed counts an error of the endpoint, and degrades the endpoint for those that
-// say that the target cannot be had.
+// say that the target cannot be reached.
 func (e *Endpoint) failed(code string) {
 	e.mu.Lock()
 	e.errors[code]++
@@ -215,7 +215,7 @@ func (e *Endpoint) failed(code string) {
 	}
 }
 
-// worked is a proof that the target can be had.
+// worked records that the target was reached.
 func (e *Endpoint) worked() {
 	e.mu.Lock()
 	unproven := e.state == api.EndpointDegraded || e.state == api.EndpointBinding && e.listening.Load() > 0
@@ -251,7 +251,7 @@ func (e *Endpoint) Switch(spec api.Endpoint, ranges []netip.Prefix) error {
 }
 
 // Close ends the endpoint: nothing new begins, what is under way has the grace to
-// end by itself, and the rest is cut off. Whoever listens for it has stopped before.
+// end by itself, and the rest is cut off. Its listener is closed before.
 // The end of ctx cuts the grace short.
 func (e *Endpoint) Close(ctx context.Context, grace time.Duration) api.EndpointRemoval {
 	e.Enter(api.EndpointDraining, "")

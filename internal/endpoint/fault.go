@@ -146,7 +146,7 @@ func answer(w http.ResponseWriter, code, detail, id string) int {
 		h.Set("Retry-After", strconv.Itoa(f.retry))
 	}
 	w.WriteHeader(f.status)
-	_, _ = w.Write(data) // whoever has gone does not read it
+	_, _ = w.Write(data) // a client that has gone does not read it
 	return f.status
 }
 

@@ -47,8 +47,8 @@ type exchange struct {
 	w         *answering
 	// capture is what of it goes on record beside its outline; nil is nothing.
 	capture *capturing
-	// body is the request's where it may come again, repeated what it is then the same
-	// as; nil is nothing.
+	// body is the body of a request that may be repeated, repeated the request that this one
+	// repeats; both may be nil.
 	body     []byte
 	repeated *repeated
 	// large says that the body of the response is worth a large buffer.
@@ -133,7 +133,7 @@ func (x *exchange) refuse(code string) {
 	answer(x.w, code, x.detail, x.record.ID)
 }
 
-// enter waits for a slot among the active requests; the code says why there is none.
+// enter waits for a slot among the active requests; the code says why it got none.
 func (e *Endpoint) enter(ctx context.Context) (code string) {
 	if e.draining() {
 		return codeDraining
@@ -290,7 +290,7 @@ func (x *exchange) broke(w http.ResponseWriter, _ *http.Request, err error) {
 	code := x.codeOf(err)
 	if code == codeClient {
 		x.code = code
-		panic(http.ErrAbortHandler) // nobody is there
+		panic(http.ErrAbortHandler) // the client has gone
 	}
 	if code == codeIdleTime {
 		// The deadlines that woke everybody are over.
@@ -433,7 +433,7 @@ type answering struct {
 	status int
 	// whole: all of the response has come.
 	whole bool
-	// pulse is that of a stream of events; nil is none.
+	// pulse keeps a stream of events alive; nil for other responses.
 	pulse *pulse
 }
 
@@ -472,7 +472,7 @@ func (a *answering) WriteHeader(status int) {
 
 var errProtocol = errors.New("the target changed the protocol")
 
-// responded takes out of a response what is not for the sandbox.
+// responded removes from a response the headers that are not for the sandbox.
 func (x *exchange) responded(res *http.Response) error {
 	x.record.Upstream = res.StatusCode
 	if res.StatusCode == http.StatusSwitchingProtocols && !(x.websocket && hop.Switched(res.Header)) {

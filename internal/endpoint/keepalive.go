@@ -11,8 +11,8 @@ import (
 // keepAlive is a comment in a stream of events, which no reader takes for one.
 const keepAlive = ": keep-alive\n\n"
 
-// pulse says something in a stream of events while the target says nothing, so that
-// nobody between takes the stream for dead. It never comes between the parts of an
+// pulse writes comments into a stream of events while the target sends nothing, so that
+// no proxy in between closes the stream. It never comes between the parts of an
 // event.
 type pulse struct {
 	every time.Duration
@@ -49,7 +49,7 @@ func (p *pulse) beat() {
 	}
 	if p.some && p.tail == [2]byte{'\n', '\n'} {
 		if _, err := p.w.Write([]byte(keepAlive)); err != nil {
-			return // whoever reads is gone, which others notice
+			return // the reader has gone, which others notice
 		}
 		if http.NewResponseController(p.w).Flush() != nil {
 			return

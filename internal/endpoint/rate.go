@@ -38,7 +38,7 @@ func (s *Share) buffer(n int64) bool {
 	return true
 }
 
-// take takes a connection; false is that there is none left.
+// take takes a connection; false means that none is left.
 func (s *Share) take() bool {
 	if s.conns.Add(1) > maxSandboxConns {
 		s.conns.Add(-1)
@@ -59,7 +59,7 @@ type Sockets struct {
 // NewSockets lets most be open at once.
 func NewSockets(most int64) *Sockets { return &Sockets{most: most} }
 
-// take takes one; false is that there is none left.
+// take takes one; false means that none is left.
 func (s *Sockets) take() bool {
 	if s != nil && s.open.Add(1) > s.most {
 		s.open.Add(-1)

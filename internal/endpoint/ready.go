@@ -7,8 +7,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// The wait between two attempts to reach a target that somebody waits for begins at
-// probeMin and doubles. Nobody waits for it, nobody asks.
+// The wait between two attempts to reach a target begins at probeMin and doubles. A target is asked
+// only while a caller waits for it.
 const probeMin, probeMax = 50 * time.Millisecond, 2 * time.Second
 
 const probing = "it is found out whether its target can be reached"

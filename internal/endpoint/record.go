@@ -16,7 +16,7 @@ type taping struct {
 	x *exchange
 	n int64
 
-	mu sync.Mutex // the body is read by whoever sends it on
+	mu sync.Mutex // the body is read by what sends it on
 	// body is the request's as it goes on, whole that it came to its end.
 	body  []byte
 	whole bool
@@ -50,15 +50,15 @@ func (b *tapedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.t.mu.Lock()
 	defer b.t.mu.Unlock()
-	if b.t.room(len(b.t.body), n) {
+	if b.t.fits(len(b.t.body), n) {
 		b.t.body = append(b.t.body, p[:n]...)
 	}
 	b.t.whole = b.t.whole || errors.Is(err, io.EOF)
 	return n, err
 }
 
-// room says whether n more bytes are kept. The caller holds mu.
-func (t *taping) room(have, n int) bool {
+// fits reports whether n more bytes are kept. The caller holds mu.
+func (t *taping) fits(have, n int) bool {
 	if t.omitted != "" || n == 0 {
 		return false
 	}
@@ -89,7 +89,7 @@ func (t *taping) took(b []byte) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.room(t.size, len(b)) {
+	if t.fits(t.size, len(b)) {
 		t.size += len(b)
 		t.chunks = append(t.chunks, recording.ChunkOf(b, time.Since(t.x.begun).Milliseconds()))
 	}
@@ -245,7 +245,7 @@ func (x *exchange) replay(r *http.Request) {
 	x.w.whole = true
 }
 
-// await waits until a part of an answer is due; false is that nobody waits for it any
+// await waits until a part of an answer is due; false means that no client waits for it any
 // more.
 func (x *exchange) await(ms64 int64) bool {
 	how := x.up.spec.Replay

@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// maxRepeats and maxRepeatBytes bound the answers that are kept for requests which
-	// come again, maxRepeatOne one of them, repeatAge how long it is.
+	// maxRepeats and maxRepeatBytes bound the answers that are kept for repeated requests,
+	// maxRepeatOne one of them, repeatAge how long it is kept.
 	maxRepeats     = 64
 	maxRepeatBytes = 4 << 20
 	maxRepeatOne   = 1 << 20
 	repeatAge      = 5 * time.Minute
-	// maxRepeatBody bounds the body of a request that may come again.
+	// maxRepeatBody bounds the body of a request that may be repeated.
 	maxRepeatBody = 8 << 20
-	// repeatGrace is how long a request goes on for which nobody waits: an SDK comes
-	// again after a few seconds.
+	// repeatGrace is how long a request goes on for which no client waits: an SDK retries
+	// after a few seconds.
 	repeatGrace = 30 * time.Second
 	// maxRepeatKey bounds what a client names a request.
 	maxRepeatKey = 256
@@ -37,7 +37,7 @@ type repeatKey struct {
 	named bool
 }
 
-// repeatBook has the requests of an endpoint that may come again. The zero value is
+// repeatBook has the requests of an endpoint that may be repeated. The zero value is
 // empty.
 type repeatBook struct {
 	mu      sync.Mutex
@@ -45,11 +45,11 @@ type repeatBook struct {
 	bytes   int
 }
 
-// repeated is a request that may come again.
+// repeated is a request that may be repeated.
 type repeated struct {
 	key   repeatKey
 	begun time.Time
-	// ctx is that of asking the target.
+	// ctx is the context of the request to the target.
 	ctx  context.Context
 	stop context.CancelCauseFunc
 	// done is closed when what follows is known.
@@ -57,7 +57,8 @@ type repeated struct {
 	res  *http.Response
 	body []byte
 	err  error
-	// alone: it is for whoever began it alone: a failure, or what cannot be kept.
+	// alone: the answer is only for the client that sent the first request: a failure, or an
+	// answer that cannot be kept.
 	alone bool
 
 	// Guarded by the book's mu. waiters is how many wait for it.
@@ -66,8 +67,8 @@ type repeated struct {
 	grace     *time.Timer
 }
 
-// repeatOf says what a request is the same as; ok is false where it does not say that
-// it may come again. again: it says that it came before. The body is put back.
+// repeatOf returns the key of a request; ok is false if the request does not say that it may be
+// repeated. again: it says that it is a repeat. The body is put back.
 func (x *exchange) repeatOf(r *http.Request) (key repeatKey, again, ok bool, err error) {
 	spec := x.up.spec.HTTP
 	if spec == nil || !spec.Once || len(r.Header["Upgrade"]) > 0 || r.ContentLength < 0 || r.ContentLength > maxRepeatBody {
@@ -121,8 +122,8 @@ func (b *repeatBook) join(ctx context.Context, key repeatKey, again bool) (p *re
 	p.ctx, p.stop = context.WithCancelCause(ctx)
 	b.entries = append(b.entries, p)
 	for len(b.entries) > maxRepeats {
-		// The oldest that nobody waits for gives way; where all are waited for, the new one
-		// is known to nobody else.
+		// The oldest that no client waits for gives way. If clients wait for all of them, the new
+		// one is not kept.
 		i := slices.IndexFunc(b.entries, func(o *repeated) bool { return o.waiters == 0 })
 		if i < 0 {
 			i = len(b.entries) - 1
@@ -162,8 +163,8 @@ func (b *repeatBook) drop(i int) {
 	}
 }
 
-// leave ends the wait for a request. Where nobody waits any more and it has no answer
-// yet, it is given up after a while.
+// leave ends the wait for a request. A request without an answer for which no client waits is canceled
+// after a while.
 func (b *repeatBook) leave(p *repeated, delivered bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,7 +190,7 @@ func (b *repeatBook) leave(p *repeated, delivered bool) {
 	})
 }
 
-// settle says what became of a request. What is kept is kept as long as there is room.
+// settle says what became of a request. An answer is kept as long as the bounds allow.
 func (b *repeatBook) settle(p *repeated) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,7 +214,7 @@ func (b *repeatBook) settle(p *repeated) {
 	}
 }
 
-// once is a transport on which a request that comes again is not asked again.
+// once is a transport that sends a repeated request to the target once.
 type once struct {
 	x     *exchange
 	key   repeatKey
@@ -244,7 +245,7 @@ func (o *once) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		if p.alone && !first {
 			e.repeats.leave(p, false)
-			continue // it was somebody else's
+			continue // it was for another client alone
 		}
 		x.repeated = p
 		if p.err != nil {
@@ -267,7 +268,8 @@ func (o *once) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// ask has the target asked, whoever leaves meanwhile; false is that the endpoint ends.
+// ask sends the request to the target, also when its client leaves meanwhile; false means that the
+// endpoint ends.
 func (e *Endpoint) ask(o *once, p *repeated, r *http.Request) bool {
 	e.mu.Lock()
 	if e.ctx.Err() != nil {
@@ -304,13 +306,13 @@ func (e *Endpoint) ask(o *once, p *repeated, r *http.Request) bool {
 		live := p.alone && p.err == nil
 		e.repeats.settle(p)
 		if live && !e.repeats.awaited(p) {
-			p.res.Body.Close() // nobody took it, and nobody will
+			p.res.Body.Close() // no client takes it
 		}
 	}()
 	return true
 }
 
-// awaited says whether somebody waits for a request.
+// awaited reports whether a client waits for a request.
 func (b *repeatBook) awaited(p *repeated) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -325,8 +327,8 @@ type joined struct {
 	io.Closer
 }
 
-// keepable says whether an answer may be given twice: it is whole at some time, and is
-// none after which the same request is to be tried again.
+// keepable reports whether an answer may be given twice: it has an end, and does not ask the client to
+// retry.
 func keepable(res *http.Response) bool {
 	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") || res.ContentLength > maxRepeatOne {
 		return false

@@ -21,8 +21,8 @@ var (
 )
 
 // pathOf takes the path out of the target of a request, as it was sent and decoded.
-// A confined one must not be able to mean anything above it, to whoever decodes it
-// once more or takes parameters off.
+// A confined path must not lead above its prefix, even for a server that decodes it once more or
+// removes parameters.
 func pathOf(target string, confined bool) (raw, decoded string, err error) {
 	raw, _, _ = strings.Cut(target, "?")
 	if !strings.HasPrefix(target, "/") || strings.ContainsFunc(target, forbidden) || strings.Contains(raw, "#") {
@@ -153,7 +153,7 @@ func (x *exchange) sets(name string) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Keys(x.secrets)), same)
 }
 
-// removed is true for headers of a sandbox's that a target would believe.
+// removed is true for headers that a target would trust, which a sandbox may not set.
 func removed(name string) bool {
 	switch name {
 	case "Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Cookie", "Forwarded", "X-Endpoint", "X-Real-Ip":

@@ -38,7 +38,7 @@ func (e *Endpoint) newServer() *http.Server {
 	}
 }
 
-// nothing takes what nobody reads.
+// nothing discards what is written to it.
 type nothing struct{}
 
 func (nothing) Write(p []byte) (int, error) { return len(p), nil }

@@ -113,7 +113,7 @@ func (u *upstream) confined() bool {
 	return u.base != nil && strings.Trim(u.base.Path, "/") != "" || u.spec.HTTP != nil && len(u.spec.HTTP.Paths) > 0
 }
 
-// retire ends the connections that nobody uses; the others end when they are idle.
+// retire ends the unused connections; the others end when they are idle.
 func (u *upstream) retire() {
 	if u.transport != nil {
 		u.transport.CloseIdleConnections()

@@ -18,6 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
 func wantClass(t *testing.T, what string, err error, code api.Code, retryable bool, says string) *api.Error {
@@ -152,7 +153,7 @@ func TestStatesInWhichALayerIsSettled(t *testing.T) {
 		if err := s.mayOpenLayer(); err != nil {
 			t.Errorf("%s without a layer: %v", state, err)
 		}
-		for _, leave := range []func(){func() { s.teardown = teardownRemoved }, func() { s.teardown = teardownRemoving }} {
+		for _, leave := range []func(){func() { s.teardown = stage.TeardownRemoved }, func() { s.teardown = stage.TeardownRemoving }} {
 			leave()
 			if err := s.mayOpenLayer(); !errors.Is(err, api.ErrNotFound) {
 				t.Errorf("%s that is removed: %v", state, err)

@@ -18,6 +18,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
+	"github.com/cloche-dev/cloche/internal/sandbox/undo"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -41,7 +44,7 @@ type creation struct {
 	progress func(step string)
 
 	plan   engine.Plan
-	staged undoStack
+	staged undo.Stack
 	inst   engine.Instance
 	client *agent.Client
 	made   []*workspace.Made
@@ -104,7 +107,7 @@ func (m *Manager) create(ctx context.Context, permit policy.Permit, progress fun
 // queue waits until the sandbox may be made, and calls leave when it has been.
 func (c *creation) queue(ctx context.Context) (leave func(), err error) {
 	begun := time.Now()
-	leave, err = c.m.limiter.enter(ctx, c.s.tenant, func() { c.progress("queue") })
+	leave, err = c.m.limiter.Enter(ctx, c.s.tenant, func() { c.progress("queue") })
 	c.s.mu.Lock()
 	c.s.info.QueueMS = time.Since(begun).Milliseconds()
 	c.s.mu.Unlock()
@@ -126,7 +129,7 @@ func (m *Manager) newLive(permit policy.Permit) *live {
 		made:   make(chan struct{}),
 		wake:   m.poke,
 		digest: m.claims.digestOf(permit.Tenant(), spec.IdempotencyKey),
-		lease:  newLease(created, permit.Limits(), created),
+		lease:  lease.New(created, permit.Limits(), created),
 		info: api.Sandbox{
 			ID: id, Name: name, State: api.StateCreating, Tenant: permit.Tenant(), IdempotencyKey: spec.IdempotencyKey,
 			Profile: permit.Profile(), Image: spec.Image, Snapshot: spec.Snapshot, Engine: permit.Engine(), Tier: permit.Tier(),
@@ -165,7 +168,7 @@ func (c *creation) run(ctx context.Context) (err error) {
 	defer func() { c.keepMade(err) }()
 	defer func() {
 		// What was staged for the engine is of no use after its Create.
-		if err := c.staged.run(ctx); err != nil {
+		if err := c.staged.Run(ctx); err != nil {
 			c.m.log.Error("staged mounts are left", "sandbox", c.s.id, "error", err)
 		}
 	}()
@@ -231,14 +234,14 @@ func (c *creation) makeDir(context.Context) error {
 	if err := os.Mkdir(c.s.dir, 0o700); err != nil {
 		return err
 	}
-	c.s.undo.push("directory", func(context.Context) error { return workspace.RemovePrivate(c.s.dir) })
+	c.s.undo.Push("directory", func(context.Context) error { return workspace.RemovePrivate(c.s.dir) })
 	// Before anything else is in the directory.
 	described, err := c.s.describe()
 	if err != nil {
 		return err
 	}
 	c.described = described
-	c.s.undo.push("description", func(context.Context) error { _ = described(); return nil })
+	c.s.undo.Push("description", func(context.Context) error { _ = described(); return nil })
 	for _, sub := range []string{"engine", stagingDir} {
 		if err := os.Mkdir(filepath.Join(c.s.dir, sub), 0o700); err != nil {
 			return err
@@ -263,7 +266,7 @@ func (c *creation) stageDir(dir *workspace.Dir, target string, readOnly bool) er
 	if err != nil {
 		return err
 	}
-	c.staged.push("staged mount", func(context.Context) error { return staged.Close() })
+	c.staged.Push("staged mount", func(context.Context) error { return staged.Close() })
 	m := engine.Mount{Source: staged.Path, Target: target, ReadOnly: readOnly}
 	if closing != workspace.CloseNone && !staged.Closed {
 		if m.ReadOnly && !terms.ClosesSockets {
@@ -369,7 +372,7 @@ func (c *creation) startEngine(ctx context.Context) error {
 	c.s.mu.Lock()
 	c.s.inst, c.s.engineState = inst, inst.State()
 	c.s.mu.Unlock()
-	c.s.undo.push("engine", func(ctx context.Context) error {
+	c.s.undo.Push("engine", func(ctx context.Context) error {
 		if err := inst.Close(ctx); err != nil {
 			return err
 		}
@@ -414,21 +417,21 @@ func (c *creation) commit(context.Context) error {
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if c.s.making == makingCanceled {
+	if c.s.making == stage.CreationCanceled {
 		return forestalledError()
 	}
 	c.s.info.StartMS = time.Since(c.begun).Milliseconds()
 	if err := c.s.move(api.StateRunning, ""); err != nil {
 		return err
 	}
-	c.s.lease.begin(now())
+	c.s.lease.Begin(now())
 	if err := c.s.save(); err != nil {
 		return err
 	}
 	if err := established(c.s.dir); err != nil {
 		return err
 	}
-	c.s.making.step(makingAnnounced)
+	c.s.making.Step(stage.CreationAnnounced)
 	c.m.tell(c.s, api.EventCreated, "")
 	if c.s.info.Degraded != "" {
 		c.m.tell(c.s, api.EventDegraded, c.s.info.Degraded)
@@ -439,19 +442,19 @@ func (c *creation) commit(context.Context) error {
 
 // save writes the record, unless the sandbox is gone. The caller holds s.mu.
 func (s *live) save() error {
-	if s.sealed || s.teardown.erasing() || s.making == makingUnreadable && !s.teardown.removing() {
+	if s.sealed || s.teardown.Erasing() || s.making == stage.CreationUnreadable && !s.teardown.Removing() {
 		return nil // what cannot be read is kept as it is
 	}
-	used := s.lease.used(now())
+	used := s.lease.Used(now())
 	r := record{
 		Version: recordVersion, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
-		Endpoints: s.endpoints.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, KeyDigest: s.digest, Removing: s.teardown.removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.began, LastUse: used, IdleSpent: s.lease.spent,
+		Endpoints: s.endpoints.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, LastUse: used, IdleSpent: s.lease.Spent,
 	}
-	if err := r.write(s.dir, !s.making.recorded()); err != nil {
+	if err := r.write(s.dir, !s.making.Recorded()); err != nil {
 		return err
 	}
-	s.making.step(makingRecorded)
-	s.lease.saved = used
+	s.making.Step(stage.CreationRecorded)
+	s.lease.Saved = used
 	return nil
 }
 
@@ -460,10 +463,10 @@ func (s *live) save() error {
 func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 	s.mu.Lock()
 	s.info.State, s.info.Reason, s.info.TerminalReason = api.StateDeleting, cause.Error(), api.EndedError
-	if s.making == makingCanceled {
+	if s.making == stage.CreationCanceled {
 		s.info.TerminalReason = api.EndedDeleted
 	}
-	s.teardown.step(teardownRemoving)
+	s.teardown.Step(stage.TeardownRemoving)
 	conn := s.agent
 	s.mu.Unlock()
 	if conn != nil {
@@ -472,7 +475,7 @@ func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 	// Without its record it is nothing that a next daemon would call lost.
 	err := withdraw(s.dir)
 	if err == nil {
-		err = s.undo.run(ctx)
+		err = s.undo.Run(ctx)
 	}
 	if err != nil {
 		m.log.Error("undo of a failed create", "sandbox", s.id, "error", err)
@@ -481,8 +484,8 @@ func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 		return cause
 	}
 	s.mu.Lock()
-	s.teardown.step(teardownErasing)
-	s.teardown.step(teardownRemoved)
+	s.teardown.Step(stage.TeardownErasing)
+	s.teardown.Step(stage.TeardownRemoved)
 	s.mu.Unlock()
 	m.forget(s)
 	return cause

@@ -1,6 +1,9 @@
 package sandbox
 
-import "github.com/cloche-dev/cloche/api"
+import (
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+)
 
 // tell reports what happened to a sandbox. The caller holds s.mu, which keeps
 // the events of one sandbox in their order.
@@ -18,8 +21,8 @@ func (m *Manager) tell(s *live, kind api.EventKind, reason string) {
 }
 
 // tellExpiring reports when a sandbox will be ended. The caller holds s.mu.
-func (m *Manager) tellExpiring(s *live, t term) {
-	at := t.at.UTC()
+func (m *Manager) tellExpiring(s *live, t lease.Term) {
+	at := t.At.UTC()
 	m.opts.Events(api.Event{
 		Time: now(), Kind: api.EventExpiring, Tenant: s.tenant, Sandbox: s.id, Name: s.name, ExpiresAt: &at,
 	})

@@ -109,7 +109,7 @@ func DowngradeForTest(t testing.TB, dir string) {
 
 // SetProcessBounds makes the bounds of the processes of one sandbox smaller. It is
 // called before the Manager is used.
-func SetProcessBounds(m *Manager, living, ended int) { m.Service.SetBounds(living, ended) }
+func SetProcessBounds(m *Manager, living, ended int) { m.Runner.SetBounds(living, ended) }
 
 // processRecord is what tests read and write of the record of a process.
 type processRecord struct {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
 // unreadableSandbox is what is shown of a sandbox whose record cannot be read because of
@@ -35,8 +37,8 @@ func (m *Manager) unreadableSandbox(id, dir string, err error) *live {
 	}
 	s := &live{
 		id: id, tenant: info.Tenant, name: info.Name, profile: info.Profile, dir: dir, info: info, wake: m.poke, digest: known.KeyDigest,
-		ended: make(chan struct{}), making: makingUnreadable, unreached: true,
-		lease: newLease(info.CreatedAt, info.Limits, now()),
+		ended: make(chan struct{}), making: stage.CreationUnreadable, unreached: true,
+		lease: lease.New(info.CreatedAt, info.Limits, now()),
 	}
 	m.connect(s)
 	return s
@@ -100,7 +102,7 @@ func (m *Manager) endUnreached(ctx context.Context, s *live) error {
 // read, so that it is not known which.
 func (m *Manager) dropHolds(s *live) error {
 	s.mu.Lock()
-	needed := s.making == makingUnreadable
+	needed := s.making == stage.CreationUnreadable
 	s.mu.Unlock()
 	if !needed || m.opts.Workspaces == nil {
 		return nil

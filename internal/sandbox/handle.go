@@ -31,13 +31,13 @@ func (h handle) Agent(ctx context.Context) (*agent.Client, error) {
 
 // connect gives the tables of a new record their services.
 func (m *Manager) connect(s *live) {
-	s.endpoints.Init(m.endpoints, endpoints.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, handle{m, s})
+	s.endpoints.Init(m.Service, endpoints.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, handle{m, s})
 	s.deadlines.Init(deadline.Options{
 		Sandbox: s.id, Dir: s.dir, Context: m.ctx, Background: m.background, Logger: m.log, Grace: m.deadlineGrace, Look: m.deadlineLook,
 		Process: func(ctx context.Context, id string) (*api.Process, error) { return m.askAbout(ctx, s, id) },
 		Condemn: func(reason string, cause error) { m.condemn(s, reason, cause) },
 	})
-	s.procs.Init(m.Service, process.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, s.dir, handle{m, s})
+	s.procs.Init(m.Runner, process.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, s.dir, handle{m, s})
 }
 
 // SharedDirs implements endpoints.Sandbox.
@@ -63,7 +63,7 @@ func (h handle) Save(specs []api.Endpoint) error {
 func (h handle) Changed(name string, state api.EndpointState, reason string) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	if !h.s.making.announced() {
+	if !h.s.making.Announced() {
 		return // it belongs to the create
 	}
 	h.m.opts.Events(api.Event{

@@ -43,7 +43,7 @@ func (c *creation) stageWorkspace(ctx context.Context, dir *workspace.Dir) error
 	if err != nil {
 		return err
 	}
-	c.staged.push("staged layer", func(context.Context) error { return staged.Close() })
+	c.staged.Push("staged layer", func(context.Context) error { return staged.Close() })
 	c.plan.Mounts = append(c.plan.Mounts, engine.Mount{Source: staged.Path, Target: ws.Path})
 	return nil
 }
@@ -132,7 +132,7 @@ func (s *live) mayOpenLayer() error {
 	defer s.mu.Unlock()
 	info := s.info
 	switch {
-	case s.sealed || s.teardown.removing():
+	case s.sealed || s.teardown.Removing():
 		return policy.NoSandbox(info.Name)
 	case !info.Workspace.Layered:
 		return nil // openLayer says so

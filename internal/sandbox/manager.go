@@ -8,6 +8,7 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"iter"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -25,12 +26,17 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/admission"
 	"github.com/cloche-dev/cloche/internal/sandbox/deadline"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 	"github.com/cloche-dev/cloche/internal/sandbox/files"
+	"github.com/cloche-dev/cloche/internal/sandbox/lease"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
+	"github.com/cloche-dev/cloche/internal/sandbox/quota"
 	"github.com/cloche-dev/cloche/internal/sandbox/retention"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
+	"github.com/cloche-dev/cloche/internal/sandbox/undo"
 	"github.com/cloche-dev/cloche/internal/secret"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -104,7 +110,8 @@ type Options struct {
 // Manager holds the sandboxes of one owner. It is safe for concurrent use.
 type Manager struct {
 	*files.Files
-	*process.Service
+	*process.Runner
+	*endpoints.Service
 
 	opts Options
 	log  *slog.Logger
@@ -117,17 +124,13 @@ type Manager struct {
 	bg sync.Mutex
 	// wake makes the reaper look at the leases again.
 	wake chan struct{}
-	// spaceWake makes the watch look at what workspaces take, and spaceWalks bounds how
-	// many are counted at once.
-	spaceWake  chan struct{}
-	spaceWalks chan struct{}
+	// quotas watches the workspaces whose bounds no kernel enforces.
+	quotas *quota.Watch
 	// trap, which only tests set, fails or hangs at a named point of a create or
 	// an end.
 	trap func(ctx context.Context, point string) error
 	// dialed, which only tests set, is told of connections for the output of processes.
 	dialed func(sandbox string, c *agentConn)
-	// endpoints serves the endpoints of all sandboxes.
-	endpoints *endpoints.Service
 	// deadlineGrace and deadlineLook are the constants; tests make them small.
 	deadlineGrace, deadlineLook time.Duration
 	// agentSilence is the value of the options, or the default.
@@ -137,7 +140,7 @@ type Manager struct {
 	// closer is of directories of the host.
 	closer workspace.Closer
 	// limiter bounds how many sandboxes are created at once.
-	limiter *limiter
+	limiter *admission.Limiter
 	// tombstones are of the sandboxes that were removed, and claims the keys of those that exist.
 	tombstones *tombstone.Store
 	claims     claims
@@ -173,7 +176,7 @@ type live struct {
 	endpoints endpoints.Table
 
 	// space is what is known of what its workspace takes.
-	space space
+	space quota.State
 	// taken is what its workspace was last counted to hold.
 	taken taken
 
@@ -189,14 +192,14 @@ type live struct {
 	// reached.
 	engineState []byte
 	token       []byte
-	undo        undoStack
+	undo        undo.Stack
 	agent       *agentConn
-	lease       lease
+	lease       lease.Lease
 	// holders counts the connections that hold a transient sandbox.
 	holders int
 	// making is how far it is on record, and teardown how far its removal is.
-	making   making
-	teardown teardown
+	making   stage.Creation
+	teardown stage.Teardown
 	// sealed is set by tests only: a daemon that was killed writes nothing.
 	sealed bool
 	// removal is why, as it was first said; nil is not known.
@@ -284,37 +287,48 @@ func New(opts Options) *Manager {
 	opts.Admission = opts.Admission.Filled()
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
-		spaceWake: make(chan struct{}, 1), spaceWalks: make(chan struct{}, maxSpaceWalks),
-		deadlineGrace: deadline.Grace, deadlineLook: deadline.Look, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), limiter: newLimiter(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
+		deadlineGrace: deadline.Grace, deadlineLook: deadline.Look, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), limiter: admission.New(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
 		claims: claims{byKey: map[nameKey]*claim{}},
 		byID:   map[string]*live{}, byName: map[nameKey]*live{},
 	}
-	m.Files = files.New(func(caller policy.Caller, verb policy.Verb, ref string) (files.Sandbox, error) {
-		s, err := m.find(caller, verb, ref)
-		if err != nil {
-			return nil, err
-		}
-		return handle{m, s}, nil
-	})
-	m.Service = process.New(process.Options{
+	m.Files = files.New(finder(m, func(s *live) files.Sandbox { return handle{m, s} }))
+	m.Runner = process.New(process.Options{
 		Context: ctx, Background: m.background, Logger: opts.Logger, Owner: opts.Owner, Retention: opts.Retention,
 		Wake: m.poke, Events: opts.Events,
 		Redacted: func(p api.Process) api.Process { return secret.In(opts.Redact, p) },
-		Find: func(caller policy.Caller, verb policy.Verb, ref string) (*process.Table, error) {
-			s, err := m.find(caller, verb, ref)
-			if err != nil {
-				return nil, err
-			}
-			return &s.procs, nil
-		},
+		Find:     finder(m, func(s *live) *process.Table { return &s.procs }),
 	})
-	m.endpoints = endpoints.New(endpoints.Options{
+	m.Service = endpoints.New(endpoints.Options{
 		Context: ctx, Background: m.background, Logger: opts.Logger, Recordings: opts.Recordings, OwnAddress: opts.OwnAddress,
 		Sockets: opts.EndpointSockets, Secrets: opts.Secrets, Redact: opts.Redact, Exchanged: opts.Exchanged,
+		Find: finder(m, func(s *live) *endpoints.Table { return &s.endpoints }),
 	})
 	m.wg.Go(m.reap)
-	m.wg.Go(m.watchSpace)
+	m.quotas = quota.New(quota.Options{
+		Context: ctx, Background: m.background, Logger: opts.Logger, Dir: m.sandboxesDir(),
+		Sandboxes: func() iter.Seq2[quota.Sandbox, *quota.State] {
+			return func(yield func(quota.Sandbox, *quota.State) bool) {
+				for _, s := range m.all() {
+					if !yield(handle{m, s}, &s.space) {
+						return
+					}
+				}
+			}
+		},
+	})
+	m.wg.Go(m.quotas.Run)
 	return m
+}
+
+// finder returns a function that finds a part of a sandbox, for a caller that may use the verb.
+func finder[T any](m *Manager, part func(*live) T) func(policy.Caller, policy.Verb, string) (T, error) {
+	return func(caller policy.Caller, verb policy.Verb, ref string) (found T, err error) {
+		s, err := m.find(caller, verb, ref)
+		if err != nil {
+			return found, err
+		}
+		return part(s), nil
+	}
 }
 
 // all lists the sandboxes in the tables.
@@ -376,8 +390,8 @@ func (s *live) snapshot() api.Sandbox {
 func (s *live) look() api.Sandbox {
 	info := s.info
 	if info.State == api.StateRunning || info.State == api.StatePaused {
-		if t, ok := s.lease.end(now()); ok {
-			at := t.at.UTC()
+		if t, ok := s.lease.End(now()); ok {
+			at := t.At.UTC()
 			info.ExpiresAt = &at
 		}
 	}
@@ -463,6 +477,9 @@ type Placed struct {
 	Engine string
 }
 
+// Starting says how many sandboxes are being created now, and how many wait for that.
+func (m *Manager) Starting() (starting, queued int) { return m.limiter.Counts() }
+
 // Tally counts the sandboxes on record by their state and engine, and by the name of
 // their endpoint the requests that go on.
 func (m *Manager) Tally() (states map[Placed]int, active map[string]int64) {
@@ -545,7 +562,7 @@ func (m *Manager) Close(ctx context.Context) error {
 		s.mu.Lock()
 		conn := s.agent
 		s.agent = nil
-		if s.lease.idle > 0 && s.leased() {
+		if s.lease.Idle > 0 && s.leased() {
 			if serr := s.save(); serr != nil {
 				m.log.Error("save the last use", "sandbox", s.id, "error", serr)
 			}

@@ -64,7 +64,7 @@ func (c *creation) openNetwork(ctx context.Context) error {
 	c.s.mu.Lock()
 	c.s.network = w
 	c.s.mu.Unlock()
-	c.s.undo.push("network", func(ctx context.Context) error {
+	c.s.undo.Push("network", func(ctx context.Context) error {
 		c.m.endNetwork(ctx, c.s)
 		return nil
 	})

@@ -116,7 +116,7 @@ func (m *Manager) pause(ctx context.Context, s *live, p engine.Pauser) error {
 		return m.pauseFailed(ctx, s, p, err)
 	}
 	s.mu.Lock()
-	s.lease.pause(now())
+	s.lease.Pause(now())
 	m.tell(s, api.EventPaused, "")
 	s.mu.Unlock()
 	// It is paused. A daemon that finds the older record makes it run again.
@@ -135,7 +135,7 @@ func (m *Manager) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cau
 			// by a caller, by a stop, or by the next daemon.
 			m.log.Error("resume after a pause that failed", "sandbox", s.id, "error", err)
 			s.mu.Lock()
-			s.lease.pause(now())
+			s.lease.Pause(now())
 			s.mu.Unlock()
 			m.resumeLater(s, p)
 			return pauseError(s, "paused", cause)
@@ -168,7 +168,7 @@ func (m *Manager) resume(ctx context.Context, s *live, p engine.Pauser) error {
 		return pauseError(s, "resumed", err)
 	}
 	s.mu.Lock()
-	s.lease.resume(now())
+	s.lease.Resume(now())
 	err = s.move(api.StateRunning, "")
 	if err == nil {
 		m.tell(s, api.EventResumed, "")
@@ -264,8 +264,8 @@ func (m *Manager) repeatedly(s *live, done func() bool) {
 func (m *Manager) thaw(ctx context.Context, s *live) {
 	s.mu.Lock()
 	p, ok := s.inst.(engine.Pauser)
-	ok = ok && (s.lease.paused || s.unsettled)
-	s.lease.resume(now())
+	ok = ok && (s.lease.Paused || s.unsettled)
+	s.lease.Resume(now())
 	s.mu.Unlock()
 	if !ok {
 		return

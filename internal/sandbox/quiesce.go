@@ -9,6 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/image"
 )
 
@@ -106,7 +107,7 @@ const rootShare = 2
 func (m *Manager) checkRootFits(ctx context.Context, s *live, info api.Sandbox) error {
 	most := info.Limits.MemoryBytes
 	if most == 0 {
-		most = machineMemory()
+		most = hostfile.Memory()
 	}
 	if most == 0 {
 		return nil

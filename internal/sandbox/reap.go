@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/retention"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
 // maxNap bounds how long the reaper sleeps while something is leased: its timer
@@ -23,8 +24,8 @@ const maxStops = 64
 // called. Calling release again does nothing.
 func (s *live) use() (release func()) {
 	s.mu.Lock()
-	s.lease.use(now())
-	unsaved := s.lease.unsaved(now())
+	s.lease.Use(now())
+	unsaved := s.lease.Unsaved(now())
 	s.mu.Unlock()
 	if unsaved && s.wake != nil {
 		s.wake()
@@ -32,7 +33,7 @@ func (s *live) use() (release func()) {
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.lease.release(now())
+		s.lease.Release(now())
 	})
 }
 
@@ -62,18 +63,18 @@ func (m *Manager) Extend(caller policy.Caller, ref string, permit policy.ExtendP
 	defer m.poke()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.leased() || s.teardown != teardownNone {
+	if !s.leased() || s.teardown != stage.TeardownNone {
 		return api.Sandbox{}, notRunning(s.info)
 	}
-	total, adjusted, err := permit.Total(now().Sub(s.lease.began))
-	if err != nil || s.lease.lifetime == 0 || total <= s.lease.lifetime {
+	total, adjusted, err := permit.Total(now().Sub(s.lease.Began))
+	if err != nil || s.lease.Lifetime == 0 || total <= s.lease.Lifetime {
 		return s.look(), err
 	}
-	before := s.lease.lifetime
-	s.lease.lifetime, s.info.Limits.LifetimeMS = total, total.Milliseconds()
-	s.lease.touch(now())
+	before := s.lease.Lifetime
+	s.lease.Lifetime, s.info.Limits.LifetimeMS = total, total.Milliseconds()
+	s.lease.Touch(now())
 	if err := s.save(); err != nil {
-		s.lease.lifetime, s.info.Limits.LifetimeMS = before, before.Milliseconds()
+		s.lease.Lifetime, s.info.Limits.LifetimeMS = before, before.Milliseconds()
 		return api.Sandbox{}, api.Errorf(api.CodeInternal, "the extension of sandbox %s could not be put on record", s.name).WithCause(err)
 	}
 	info := s.look()
@@ -134,12 +135,11 @@ func (m *Manager) background(f func()) (runs bool) {
 
 // poke makes the reaper look again, and the watch of workspaces with it.
 func (m *Manager) poke() {
-	for _, wake := range []chan struct{}{m.wake, m.spaceWake} {
-		select {
-		case wake <- struct{}{}:
-		default: // it is about to
-		}
+	select {
+	case m.wake <- struct{}{}:
+	default: // it is about to
 	}
+	m.quotas.Wake()
 }
 
 // reap ends the sandboxes whose lease is over and forgets the ended ones that
@@ -175,18 +175,18 @@ func (m *Manager) reapDue() (next time.Time) {
 	for _, s := range m.all() {
 		s.mu.Lock()
 		switch {
-		case s.teardown != teardownNone || s.making == makingUnreadable:
+		case s.teardown != stage.TeardownNone || s.making == stage.CreationUnreadable:
 		case s.info.State == api.StateRunning || s.info.State == api.StatePaused:
 			if at, ok := m.reapLease(s); ok {
 				sooner(at)
 			}
 		case s.info.StoppedAt == nil || s.info.State != api.StateStopped && s.info.State != api.StateLost:
-		case s.info.Transient && s.lease.idle > 0:
+		case s.info.Transient && s.lease.Idle > 0:
 			// It ended before its lease did; what is left of it goes with the lease.
-			if at := s.info.StoppedAt.Add(s.lease.idle); now().Before(at) {
+			if at := s.info.StoppedAt.Add(s.lease.Idle); now().Before(at) {
 				sooner(at)
 			} else {
-				s.teardown.step(teardownDue)
+				s.teardown.Step(stage.TeardownDue)
 				m.removeLater(s, why{cause: api.EndedLease, text: "it is transient and has ended"})
 			}
 		default:
@@ -217,23 +217,23 @@ func (m *Manager) reapDue() (next time.Time) {
 // must be looked at again. The caller holds s.mu.
 func (m *Manager) reapLease(s *live) (next time.Time, ok bool) {
 	t := now()
-	end, ok := s.lease.end(t)
+	end, ok := s.lease.End(t)
 	switch {
-	case ok && !t.Before(end.at):
-		s.teardown.step(teardownDue)
-		m.log.Info("lease is over", "sandbox", s.id, "reason", end.reason)
-		m.background(func() { m.expire(s, why{cause: end.cause, text: end.reason}) })
+	case ok && !t.Before(end.At):
+		s.teardown.Step(stage.TeardownDue)
+		m.log.Info("lease is over", "sandbox", s.id, "reason", end.Reason)
+		m.background(func() { m.expire(s, why{cause: end.Cause, text: end.Reason}) })
 		return time.Time{}, false
-	case ok && s.lease.warn(end, t):
+	case ok && s.lease.Warn(end, t):
 		m.tellExpiring(s, end)
 	}
-	if s.lease.unsaved(t) {
+	if s.lease.Unsaved(t) {
 		if err := s.save(); err != nil {
 			m.log.Error("save the last use", "sandbox", s.id, "error", err)
-			s.lease.saved = t // not again at once
+			s.lease.Saved = t // not again at once
 		}
 	}
-	return s.lease.next(t)
+	return s.lease.Next(t)
 }
 
 // expire ends a sandbox whose lease is over; what fails is retried.
@@ -248,7 +248,7 @@ func (m *Manager) expire(s *live, w why) {
 		m.log.Error("end a sandbox whose lease is over", "sandbox", s.id, "error", err)
 	}
 	s.mu.Lock()
-	s.teardown.step(teardownNone) // from here on it is one of the ended
+	s.teardown.Step(stage.TeardownNone) // from here on it is one of the ended
 	s.mu.Unlock()
 	m.poke()
 }
@@ -257,7 +257,7 @@ func (m *Manager) expire(s *live, w why) {
 func (m *Manager) forgetEnded(gone []retention.Ended[*live]) {
 	for _, g := range gone {
 		g.Thing.mu.Lock()
-		g.Thing.teardown.step(teardownDue)
+		g.Thing.teardown.Step(stage.TeardownDue)
 		g.Thing.mu.Unlock()
 	}
 	m.background(func() {

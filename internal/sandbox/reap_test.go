@@ -561,3 +561,7 @@ func TestRecoverIsParallel(t *testing.T) {
 		m.Close(t.Context())
 	})
 }
+
+func limits(lifetime, idle time.Duration) api.Limits {
+	return api.Limits{LifetimeMS: lifetime.Milliseconds(), IdleMS: idle.Milliseconds()}
+}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
 // maxParallel bounds the sandboxes that are adopted at once.
@@ -149,11 +151,11 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 	s := &live{
 		id: id, tenant: r.Info.Tenant, name: r.Info.Name, profile: r.Info.Profile, dir: dir, info: r.Info, wake: m.poke,
 		token: r.AgentToken, image: r.Image, engineState: r.EngineState, ended: make(chan struct{}),
-		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removal: r.Removal, unsettled: r.Unsettled, making: makingAnnounced, endReason: r.Info.Reason,
+		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removal: r.Removal, unsettled: r.Unsettled, making: stage.CreationAnnounced, endReason: r.Info.Reason,
 	}
 	m.connect(s)
 	if r.Removing {
-		s.teardown.step(teardownRemoving)
+		s.teardown.Step(stage.TeardownRemoving)
 	}
 	s.recall(r)
 	s.info.Teardown, s.digest = nil, r.KeyDigest
@@ -199,13 +201,13 @@ func (s *live) recall(r *record) {
 	if began.IsZero() {
 		began = r.Info.CreatedAt
 	}
-	s.lease = newLease(began, r.Info.Limits, used)
+	s.lease = lease.New(began, r.Info.Limits, used)
 	// The latest use may not be on record: give it the benefit of the doubt.
-	if s.lease.lastUse = used.Add(s.lease.saveEvery()); s.lease.lastUse.After(now()) {
-		s.lease.lastUse = now()
+	if s.lease.LastUse = used.Add(s.lease.SaveEvery()); s.lease.LastUse.After(now()) {
+		s.lease.LastUse = now()
 	}
 	if r.Info.State == api.StatePaused {
-		s.lease.paused, s.lease.spent = true, r.IdleSpent
+		s.lease.Paused, s.lease.Spent = true, r.IdleSpent
 	}
 }
 
@@ -229,16 +231,16 @@ func (m *Manager) markDead(s *live) {
 		s.cut.Store(true) // work in progress was not observed
 		m.removeCutWrites(m.ctx, s)
 	}
-	t, leased := s.lease.end(now())
+	t, leased := s.lease.End(now())
 	switch {
-	case s.teardown.removing():
+	case s.teardown.Removing():
 		// resolve goes on with it.
 	case s.info.State == api.StateStopping || s.info.State == api.StateFailed:
 		s.info.State, s.info.Reason = api.StateStopping, s.endReason
 		s.info.TerminalReason = cmp.Or(s.info.TerminalReason, api.EndedStopped)
 		m.markStopped(s)
-	case leased && !now().Before(t.at):
-		s.info.State, s.endReason, s.info.TerminalReason = api.StateStopping, t.reason, t.cause
+	case leased && !now().Before(t.At):
+		s.info.State, s.endReason, s.info.TerminalReason = api.StateStopping, t.Reason, t.Cause
 		m.markStopped(s)
 	default:
 		stopped := now()
@@ -257,7 +259,7 @@ func (m *Manager) markDead(s *live) {
 func (m *Manager) resolve(s *live) {
 	s.mu.Lock()
 	state, cause, alive := s.info.State, s.info.TerminalReason, s.inst != nil
-	removing := s.teardown.removing() || s.info.Transient && (s.info.Limits.IdleMS == 0 || !alive)
+	removing := s.teardown.Removing() || s.info.Transient && (s.info.Limits.IdleMS == 0 || !alive)
 	unsettled := s.unsettled
 	if err := s.check(); err != nil {
 		m.log.Error("a sandbox was recovered in an illegal combination of states", "sandbox", s.id, "error", err)

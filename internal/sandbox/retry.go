@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
 // pace says when a teardown that failed is tried again.
@@ -75,7 +76,7 @@ type retrying struct {
 // holds s.ops.
 func (m *Manager) attempt(ctx context.Context, s *live) error {
 	s.mu.Lock()
-	done := s.teardown == teardownRemoved || s.info.State == api.StateStopped
+	done := s.teardown == stage.TeardownRemoved || s.info.State == api.StateStopped
 	s.mu.Unlock()
 	if done {
 		return nil
@@ -97,7 +98,7 @@ func (m *Manager) ended(ctx context.Context, s *live) error {
 	if s.info.StoppedAt == nil {
 		m.markStopped(s)
 	}
-	removing := s.teardown.removing()
+	removing := s.teardown.Removing()
 	if !removing {
 		s.attempts, s.info.Teardown = 0, nil
 	}
@@ -116,9 +117,9 @@ func (m *Manager) ended(ctx context.Context, s *live) error {
 	m.claims.drop(s.tenant, s.last().IdempotencyKey, s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.teardown.step(teardownRemoved)
+	s.teardown.Step(stage.TeardownRemoved)
 	s.info.Teardown = &api.Teardown{Attempts: s.attempts, Resources: left}
-	if s.making.announced() {
+	if s.making.Announced() {
 		m.tell(s, api.EventRemoved, s.toldReason())
 	}
 	return nil
@@ -158,7 +159,7 @@ func (m *Manager) awaitEnd(ctx context.Context, s *live, err error, begun time.T
 // notEnded is the error for a teardown that failed and goes on in the background.
 func (s *live) notEnded(err error) error {
 	s.mu.Lock()
-	removing := s.teardown.removing()
+	removing := s.teardown.Removing()
 	reason := s.info.TerminalReason
 	s.mu.Unlock()
 	what := "ended"

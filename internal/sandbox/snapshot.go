@@ -297,7 +297,7 @@ func (c *creation) useSnapshot(context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.staged.push("snapshot", func(context.Context) error { use.Release(); return nil })
+	c.staged.Push("snapshot", func(context.Context) error { use.Release(); return nil })
 	c.snapshot = use
 	root := use.RootTar()
 	if root == "" {
@@ -343,7 +343,7 @@ func (c *creation) restoreFiles(ctx context.Context, dir *workspace.Dir) error {
 			return err
 		}
 		c.filling = true
-		c.s.undo.push("files of the snapshot", func(context.Context) error {
+		c.s.undo.Push("files of the snapshot", func(context.Context) error {
 			dir, err := store.Open(c.s.tenant, ws.Name, filepath.Join(c.s.dir, stagingDir))
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil

@@ -1,9 +1,11 @@
 package sandbox
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
 // transitions is the state machine: from each state, where a sandbox may go.
@@ -54,4 +56,13 @@ func notRunning(info api.Sandbox) *api.Error {
 		return err.WithHint("try again when it is running")
 	}
 	return err.WithHint("its records and logs can be read until it is removed; to run something, make another")
+}
+
+// check returns an error if the State and the stages of a sandbox are an illegal combination. The
+// caller holds s.mu.
+func (s *live) check() error {
+	if stage.Legal(s.info.State, s.making, s.teardown) {
+		return nil
+	}
+	return fmt.Errorf("sandbox %s is %q at stage %d of its creation and stage %d of its teardown", s.id, s.info.State, s.making, s.teardown)
 }

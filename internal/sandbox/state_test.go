@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/sandbox/undo"
 )
 
 var allStates = api.States()
@@ -49,9 +50,9 @@ func TestTransitions(t *testing.T) {
 func TestUndoRunsInReverseAndKeepsWhatFailed(t *testing.T) {
 	var done []string
 	fail := true
-	var u undoStack
+	var u undo.Stack
 	for _, name := range []string{"a", "b", "c"} {
-		u.push(name, func(ctx context.Context) error {
+		u.Push(name, func(ctx context.Context) error {
 			if ctx.Err() != nil {
 				t.Error("the caller's cancellation reached an undo")
 			}
@@ -64,11 +65,11 @@ func TestUndoRunsInReverseAndKeepsWhatFailed(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := u.run(ctx); err == nil || !strings.Contains(err.Error(), "undo b: no\nundo a: no") {
+	if err := u.Run(ctx); err == nil || !strings.Contains(err.Error(), "undo b: no\nundo a: no") {
 		t.Errorf("run: %v, want the names of the steps that failed", err)
 	}
 	fail = false
-	if err := u.run(ctx); err != nil || !slices.Equal(done, []string{"c", "b", "a"}) || len(u) != 0 {
+	if err := u.Run(ctx); err != nil || !slices.Equal(done, []string{"c", "b", "a"}) || len(u) != 0 {
 		t.Errorf("undone %v, %v, left %d", done, err, len(u))
 	}
 }

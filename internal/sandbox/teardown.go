@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 )
 
@@ -141,12 +142,12 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	to := api.StateStopping
-	if s.teardown.removing() {
+	if s.teardown.Removing() {
 		to = api.StateDeleting
 	}
 	s.endsFor(w)
 	switch state := s.info.State; {
-	case s.teardown == teardownRemoved, state.Over() && !s.teardown.removing():
+	case s.teardown == stage.TeardownRemoved, state.Over() && !s.teardown.Removing():
 		return false, nil
 	case state.Over():
 		s.endReason = w.text // its own reason stays on record
@@ -167,7 +168,7 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	// On record before anything ends: a daemon that dies now has a successor
 	// that finishes this.
 	m.saveUnlessRemoving(s)
-	if s.making.announced() {
+	if s.making.Announced() {
 		m.tell(s, api.EventStopping, w.text)
 	}
 	return true, nil
@@ -185,7 +186,7 @@ func (s *live) last() api.Sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info := s.look()
-	if s.teardown == teardownRemoved {
+	if s.teardown == stage.TeardownRemoved {
 		info.State = api.StateDeleted
 	}
 	return info
@@ -195,12 +196,12 @@ func (s *live) last() api.Sandbox {
 func (m *Manager) markStopped(s *live) {
 	stopped := now()
 	s.info.StoppedAt = &stopped
-	if !s.teardown.removing() {
+	if !s.teardown.Removing() {
 		_ = s.move(api.StateStopped, s.endReason)
 		s.info.Teardown = nil
 		m.saveUnlessRemoving(s)
 	}
-	if s.making.announced() {
+	if s.making.Announced() {
 		m.tell(s, api.EventStopped, s.toldReason())
 	}
 	m.poke()
@@ -222,7 +223,7 @@ func (s *live) toldReason() string {
 // saveUnlessRemoving writes the record, unless that says already that the
 // sandbox goes. The caller holds s.mu.
 func (m *Manager) saveUnlessRemoving(s *live) {
-	if s.teardown.removing() {
+	if s.teardown.Removing() {
 		return
 	}
 	if err := s.save(); err != nil {
@@ -234,7 +235,7 @@ func (m *Manager) saveUnlessRemoving(s *live) {
 func (s *live) isRemoving() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.teardown.removing()
+	return s.teardown.Removing()
 }
 
 // release ends the instance and all that belongs to it, and keeps the
@@ -356,7 +357,7 @@ func (m *Manager) remove(ctx context.Context, s *live, w why) (api.Sandbox, erro
 		return s.last(), err
 	}
 	s.mu.Lock()
-	if s.teardown == teardownRemoved {
+	if s.teardown == stage.TeardownRemoved {
 		s.mu.Unlock()
 		return s.last(), nil
 	}
@@ -364,7 +365,7 @@ func (m *Manager) remove(ctx context.Context, s *live, w why) (api.Sandbox, erro
 		s.removal = &removal{w.cause, w.text, w.by}
 	}
 	s.endsFor(w)
-	s.teardown.step(teardownRemoving)
+	s.teardown.Step(stage.TeardownRemoving)
 	// On record first: who finds this record finishes the removal, and says why.
 	if err := s.save(); err != nil {
 		m.log.Error("save the intention to remove", "sandbox", s.id, "error", err)
@@ -387,7 +388,7 @@ func (s *live) forestall(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	s.making.step(makingCanceled)
+	s.making.Step(stage.CreationCanceled)
 	stop, made := s.stopMaking, s.made
 	s.mu.Unlock()
 	stop(errForestalled)
@@ -420,7 +421,7 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 	}
 	// Nothing is written any more, so that nothing appears in what is being removed.
 	s.mu.Lock()
-	s.teardown.step(teardownErasing)
+	s.teardown.Step(stage.TeardownErasing)
 	s.mu.Unlock()
 	// Its tombstone is there before its record goes, so that at every moment one of them
 	// says what became of its key.

@@ -9,6 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/quota"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -31,8 +32,8 @@ func (c *creation) openWorkspace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if isWatched(ws) && c.snapshot == nil {
-		c.m.beginSpace(c.s)
+	if quota.Watches(ws) && c.snapshot == nil {
+		c.m.quotas.Begin(&c.s.space)
 	}
 	return c.stageWorkspace(ctx, dir)
 }
@@ -67,7 +68,7 @@ func (c *creation) attachWorkspace() error {
 	if err != nil {
 		return err
 	}
-	c.s.undo.push("workspace", func(context.Context) error { return c.m.detachWorkspace(c.s, false) })
+	c.s.undo.Push("workspace", func(context.Context) error { return c.m.detachWorkspace(c.s, false) })
 	return nil
 }
 
@@ -114,7 +115,7 @@ func (m *Manager) detachWorkspace(s *live, removed bool) error {
 func (s *live) isAnnounced() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.making.announced()
+	return s.making.Announced()
 }
 
 // sweepWorkspaces ends what sandboxes of an earlier daemon had that have ended.

@@ -39,9 +39,8 @@ func (d *Dir) look(layer *Layer) (*os.File, error) {
 	return d.reader()
 }
 
-// FillFrom copies what is in the directory at path, which nobody else changes, into
-// this one. It must be empty: another is api.CodeConflict. The files come out as
-// they went in.
+// FillFrom copies the contents of the directory at path, which no other process changes, into this
+// one. If this one is not empty, it returns api.CodeConflict. The copy of a file is as the file was.
 func (d *Dir) FillFrom(ctx context.Context, path string, l CopyLimits) error {
 	place, err := openPath(unix.AT_FDCWD, path)
 	if err != nil {

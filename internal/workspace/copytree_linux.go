@@ -125,7 +125,7 @@ func (c *copier) entry(from *os.File, name string, to *os.File, as, path string,
 	return err
 }
 
-// vanished takes a file that went away, or that nobody may read, out of the copy.
+// vanished takes a file that was removed, or that cannot be read, out of the copy.
 func (c *copier) vanished(path string, err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ESTALE), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):

@@ -21,11 +21,11 @@ type Dir struct {
 	file *os.File // opened as a place only
 	path string
 	stat unix.Stat_t
-	// managed: Cloche made it, all that is in it came from sandboxes, and nobody
-	// else can enter it. Its files keep the ids that they have inside.
+	// managed: Cloche made it, its files came from sandboxes, and no other user
+	// can enter it. Its files keep the ids that they have inside.
 	managed bool
-	// room is where the whole of the disk is mounted that the directory is part of;
-	// empty for one that has none.
+	// space is where the disk of the directory is mounted; empty without a disk
+	// of its own.
 	space string
 	// overfull, which may be nil, is an error when more is in the directory than its
 	// bounds allow: those of a project do not hold this process.
@@ -96,8 +96,7 @@ func newDir(f *os.File, managed bool) (*Dir, error) {
 	return d, nil
 }
 
-// check refuses what is not a plain directory of a disk at the path that was
-// asked for.
+// check refuses anything except a plain directory of a disk at the requested path.
 func (d *Dir) check(asked string) error {
 	if d.stat.Nlink == 0 || d.path != asked {
 		return api.Errorf(api.CodeInvalid, "the directory %q was moved or removed while it was opened", clip(asked)).
@@ -161,7 +160,7 @@ func (d *Dir) same(path string) (bool, error) {
 
 // SweepStaging unmounts whatever is mounted below dir and removes the mount
 // points: what a killed process left of Stage. It follows no symlink, and
-// removes nothing but empty directories. A dir that does not exist is clean.
+// removes empty directories only. A dir that does not exist is clean.
 func SweepStaging(dir string) error {
 	dir, err := filepath.EvalSymlinks(dir) // as mounts are listed
 	if errors.Is(err, unix.ENOENT) {

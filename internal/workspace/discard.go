@@ -11,8 +11,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Remove removes a workspace that nobody has; one that somebody has is
-// api.CodeConflict. A crash leaves all of it or none.
+// Remove removes a workspace that no sandbox has. One that a sandbox has is
+// api.CodeConflict. A crash leaves all of it or nothing.
 func (s *Store) Remove(tenantName, name string) error {
 	if err := s.unname(tenantName, name); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (t *tenant) finishRemoval(r *record) error {
 	return nil
 }
 
-// empty removes a tenant's trash. It holds up nobody but another that does the
+// empty removes a tenant's trash. It blocks only another call that does the
 // same.
 func (s *Store) empty(tenantName string, any bool) error {
 	if !any {
@@ -111,7 +111,7 @@ func (s *Store) empty(tenantName string, any bool) error {
 }
 
 // Sweep ends what the sandboxes of an owner have and keep does not name, and
-// removes what a process that was killed left half done. Whoever calls knows that
+// removes what a process that was killed left half done. The caller ensures that
 // the owner attaches nothing meanwhile.
 func (s *Store) Sweep(owner string, keep func(sandbox string) bool) error {
 	tenants, err := s.tenants()
@@ -125,8 +125,8 @@ func (s *Store) Sweep(owner string, keep func(sandbox string) bool) error {
 	return errors.Join(errs...)
 }
 
-// Reassign makes what the sandboxes of one owner have that of the same sandboxes of
-// another: an owner has another name once its home lies elsewhere.
+// Reassign gives the workspaces of the sandboxes of one owner to the same sandboxes of another: an
+// owner has another name after its home has moved.
 func (s *Store) Reassign(from, to string) error {
 	tenants, err := s.tenants()
 	if err != nil {
@@ -201,7 +201,7 @@ func (s *Store) sweepTenant(name, owner string, keep func(string) bool) error {
 }
 
 // sweepUnfounded removes what a creation left that was killed before its workspace was on
-// record: nobody has written to it. A disk or a project with files that no record tells of
+// record: no sandbox has written to it. A disk or a project with files that no record tells of
 // is kept, and listed. Who makes one holds the lock.
 func (t *tenant) sweepUnfounded(projects map[string]bool) error {
 	entries, err := readDir(t.own)

@@ -11,7 +11,7 @@ import (
 
 // hiddenGroup is as what the group root on disk is seen where sandbox root is
 // not root: mapped, so that files of the owner with that group can be changed,
-// to a group in which nobody is, so that its rights are nobody's.
+// to a group without members, so that no user has its rights.
 const hiddenGroup = math.MaxInt32 - 1
 
 // nobodyGroup is the group of files that sandbox root makes for an owner whose

@@ -88,8 +88,8 @@ func MakeLayer(ctx context.Context, path string, lower *Dir) (*Layer, error) {
 }
 
 // DropLayer ends what lies on the disk of a workspace of a layer whose sandbox is
-// gone: a commit that has begun is finished, everything else is discarded. Whoever
-// calls is the only one who has the workspace to write, or finds nothing.
+// gone: a commit that has begun is finished, everything else is discarded. The
+// caller is the only one that has the workspace for writing, or finds nothing.
 func (d *Dir) DropLayer(ctx context.Context) error {
 	if d.space == "" {
 		return nil

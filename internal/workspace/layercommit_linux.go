@@ -85,9 +85,8 @@ func (l *Layer) begin(ctx context.Context, lower *Dir, dir, upper *os.File) erro
 	return nil
 }
 
-// fits refuses a commit that could come to a stop because the disk is full: then the
-// workspace would be half of two. All that a commit within one filesystem takes is
-// room in directories which get more names.
+// fits refuses a commit that could stop because the disk is full: then the workspace would be a mix
+// of two states. A commit within one filesystem takes only the space of directories that get more names.
 func (l *Layer) fits(ctx context.Context, lower *Dir) error {
 	below, err := lower.reader()
 	if err != nil {
@@ -242,9 +241,9 @@ func (m merge) entry(upper, lower *os.File, name string) error {
 	if isDir(&now) && there && isDir(&before) {
 		return m.both(upper, lower, name, &now)
 	}
-	// A file takes the place of a file in one step; what cannot, makes room first.
+	// A file replaces a file in one step. Anything else is removed first.
 	if there && (isDir(&now) || isDir(&before)) {
-		if err := errors.Join(removeAt(lower, name), m.at("made room")); err != nil {
+		if err := errors.Join(removeAt(lower, name), m.at("removed before")); err != nil {
 			return err
 		}
 	}
@@ -259,7 +258,7 @@ func (m merge) both(upper, lower *os.File, name string, now *unix.Stat_t) error 
 	}
 	defer u.Close()
 	if opaque(u) {
-		if err := errors.Join(removeAt(lower, name), m.at("made room")); err != nil {
+		if err := errors.Join(removeAt(lower, name), m.at("removed before")); err != nil {
 			return err
 		}
 		return m.move(upper, lower, name)

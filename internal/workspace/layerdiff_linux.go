@@ -220,7 +220,7 @@ func (c *comparison) sameContent(upper, lower *os.File, name string) bool {
 }
 
 // nextData is where the next byte of a file is that is no hole, at or after an
-// offset; the largest offset, if there is none. A filesystem that knows of no holes
+// offset; the largest offset without such a byte. A filesystem that knows of no holes
 // has data everywhere.
 func nextData(f *os.File, at int64) int64 {
 	next, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)

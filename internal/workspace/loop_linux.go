@@ -24,8 +24,8 @@ const (
 // attachLoop returns the loop device of a file, which stays one as long as
 // anything uses it and goes by itself when nothing does any more. A file never
 // has two: the one that a sandbox of a dead daemon still uses is found again.
-// Its base name must be unique on this machine. Whoever calls holds the lock that
-// keeps another from attaching the same file, and closes what it gets.
+// Its base name must be unique on this machine. The caller holds the lock that
+// keeps others from attaching the same file, and closes the result.
 func attachLoop(file *os.File) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
@@ -65,7 +65,7 @@ func attachLoop(file *os.File) (*os.File, error) {
 			return dev, nil
 		}
 		_ = dev.Close()
-		if !errors.Is(err, unix.EBUSY) { // somebody else was faster
+		if !errors.Is(err, unix.EBUSY) { // another process was faster
 			return nil, fmt.Errorf("attach loop device %d: %w", n, err)
 		}
 	}

@@ -27,7 +27,7 @@ func (m *Made) Undo() error {
 	for i, name := range slices.Backward(m.names) {
 		err := unix.Unlinkat(int(m.parents[i].Fd()), name, unix.AT_REMOVEDIR)
 		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-			break // somebody uses it, or has removed it
+			break // it is in use, or has been removed
 		}
 		if err != nil {
 			return fmt.Errorf("remove directory that was made: %w", err)
@@ -46,8 +46,8 @@ func (m *Made) Close() {
 
 // MakeBelow makes the directory rel below this one, with what is missing on the
 // way, each 0700 and owner's from its first moment on, and opens it. No part of
-// rel may be a symlink, and what is there already must be owner's: somebody has
-// made it since it was found missing. The caller closes both results; on error
+// rel may be a symlink, and what exists already must be owner's: another process
+// has made it since it was found missing. The caller closes both results; on error
 // nothing of it is left.
 func (d *Dir) MakeBelow(rel string, owner int) (*Dir, *Made, error) {
 	made := &Made{}
@@ -125,8 +125,8 @@ func makeError(name string, err error) error {
 	return e.WithHint("make it first")
 }
 
-// mkdirAs makes a directory that belongs to uid and gid when it appears: to give
-// it away afterwards would be to give away what somebody put in its place.
+// mkdirAs makes a directory that belongs to uid and gid when it appears: a
+// later change of owner could change the owner of a file that replaced it.
 func mkdirAs(at *os.File, name string, uid, gid int) error {
 	fd := int(at.Fd())
 	if os.Geteuid() != 0 || uid == 0 && gid == 0 {

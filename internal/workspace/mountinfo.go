@@ -18,7 +18,7 @@ type Mount struct {
 }
 
 // parseMounts reads a text in the form of /proc/self/mountinfo, in its order, which is
-// that of mounting. Lines of another form are left out.
+// the order of mounting. Lines of another form are left out.
 func parseMounts(info string) []Mount {
 	var mounts []Mount
 	for line := range strings.Lines(info) {

@@ -121,8 +121,8 @@ func (s *Store) Attach(w Wish, h Holder) (api.WorkspaceInfo, error) {
 	return r.info(), t.found(r)
 }
 
-// taken is the error for a workspace that somebody has. All who can have one are
-// of one tenant, so it may be said who.
+// taken is the error for a workspace that a sandbox has. All sandboxes that can have it are of one
+// tenant, so the error may name the sandbox.
 func taken(name string, by Holder) error {
 	how, hint := "to write", "wait until that one has ended, or remove it with: cloche rm -f "+by.Sandbox
 	if by.ReadOnly {
@@ -166,8 +166,8 @@ func (s *Store) Open(tenantName, name, staging string) (*Dir, error) {
 }
 
 // BeginFill is called before files are copied into an attached workspace that was
-// found empty, and EndFill when whoever has it is there to stay. Until then Open
-// empties it: nobody sees a part of the files.
+// found empty, and EndFill when the creation of its sandbox has succeeded. Until then Open
+// empties it, so that no sandbox sees a part of the files.
 func (s *Store) BeginFill(tenantName, name string) error { return s.setFilling(tenantName, name, true) }
 
 // EndFill ends what BeginFill began.
@@ -190,8 +190,8 @@ func (s *Store) setFilling(tenantName, name string, filling bool) error {
 	return t.write(r)
 }
 
-// emptied empties the files of a workspace that was being filled by somebody who
-// is no more.
+// emptied empties the files of a workspace that was being filled by a sandbox that
+// no longer exists.
 func (t *tenant) emptied(r *record, dir *Dir) error {
 	if !r.Filling {
 		return nil
@@ -248,7 +248,7 @@ func (s *Store) dropHolder(tenantName, owner, sandbox string) error {
 	for _, n := range names {
 		r, err := t.read(n)
 		if err != nil {
-			continue // who has it is not known to anybody
+			continue // its holders are not known
 		}
 		before := len(r.Holders)
 		r.Holders = slices.DeleteFunc(r.Holders, func(h Holder) bool { return h.Owner == owner && h.Sandbox == sandbox })
@@ -260,7 +260,7 @@ func (s *Store) dropHolder(tenantName, owner, sandbox string) error {
 }
 
 // Detach ends what Attach began; with drop the workspace goes, unless another has
-// it. What is not there, or not attached, is no error.
+// it. It is no error if the workspace does not exist or is not attached.
 func (s *Store) Detach(tenantName, name, owner, sandbox string, drop bool) error {
 	trash, err := s.detach(tenantName, name, owner, sandbox, drop)
 	return errors.Join(err, s.empty(tenantName, trash))

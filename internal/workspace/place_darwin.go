@@ -66,7 +66,7 @@ func rootOf(f *os.File) (*os.Root, error) {
 // chmod changes the mode of an open directory.
 func chmod(f *os.File, perm uint32) error { return unix.Fchmod(int(f.Fd()), perm) }
 
-// renameNew renames below an open directory to a name below another that nobody has.
+// renameNew renames below an open directory to a new name below another.
 func renameNew(from int, name string, to int, as string) error {
 	return unix.RenameatxNp(from, name, to, as, unix.RENAME_EXCL)
 }

@@ -51,7 +51,7 @@ func chmod(f *os.File, perm uint32) error {
 	return unix.Fchmodat(unix.AT_FDCWD, procPath(f), perm, 0)
 }
 
-// renameNew renames below an open directory to a name below another that nobody has.
+// renameNew renames below an open directory to a new name below another.
 func renameNew(from int, name string, to int, as string) error {
 	return unix.Renameat2(from, name, to, as, unix.RENAME_NOREPLACE)
 }

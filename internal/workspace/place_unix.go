@@ -92,7 +92,7 @@ func ensureDir(parent *os.File, name string, perm uint32) (*os.File, error) {
 
 // ensureFiles is ensureDir for a directory that sandboxes have to write. As root
 // it takes one of any owner: a sandbox may have given its own to another user,
-// and nobody but this user gets to where it lies.
+// and only this user can enter its parent.
 func ensureFiles(parent *os.File, name string, perm uint32) (*os.File, error) {
 	return makeOrOpen(parent, name, perm, os.Geteuid() == 0)
 }
@@ -115,8 +115,8 @@ func makeOrOpen(parent *os.File, name string, perm uint32, anyOwner bool) (*os.F
 			return nil, fmt.Errorf("open directory %s: %w", name, err)
 		}
 	}
-	// The mode is set at each opening: a sandbox may have changed that of its own.
-	// The umask had a say.
+	// The mode is set at each opening: a sandbox may have changed the mode of its own
+	// directory, and the umask applied.
 	if err := chmod(f, perm); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("chmod directory %s: %w", name, err)
@@ -124,7 +124,7 @@ func makeOrOpen(parent *os.File, name string, perm uint32, anyOwner bool) (*os.F
 	return f, nil
 }
 
-// ours refuses a directory that belongs to somebody else or has any of the
+// ours refuses a directory that belongs to another user or has any of the
 // permissions in forbidden.
 func ours(f *os.File, forbidden uint32) error {
 	var st unix.Stat_t

@@ -29,8 +29,8 @@ func Private(path string) (*Dir, error) {
 }
 
 // PrivateBounded is Private for a workspace with bounds that the kernel holds: path
-// without an ending is that of a project, or else of a disk, which is made when neither is
-// there, and whose base name no other file on this machine has. The Dir of a disk is a
+// without an ending is the path of a project, or else of a disk, which is made when neither
+// exists, and whose base name no other file on this machine has. The Dir of a disk is a
 // mount below staging, as openDisk has it. What calls is the only one that opens it.
 func PrivateBounded(path, staging string, b Bounds) (*Dir, error) {
 	parent, err := openParent(path)

@@ -46,7 +46,7 @@ func TryStage(parent string) (err error) {
 }
 
 // StageProblem is TryStage for people: nil, or what is wrong with the machine and how to
-// mend it.
+// fix it.
 func StageProblem(parent string) *api.Problem {
 	err := TryStage(parent)
 	if err == nil {

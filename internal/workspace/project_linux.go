@@ -23,11 +23,11 @@ import (
 const (
 	projectExt = ".project"
 	// projectOwn is what of a project's blocks and inodes is not the workspace's: its
-	// directory and that of its files.
+	// directory and the directory of its files.
 	projectOwn      = 2
 	projectOwnBlock = 4096
-	// Ids of projects are of one filesystem and of everybody who uses it: ours are
-	// drawn from a range that nobody numbers upwards into.
+	// Ids of projects are shared by all users of one filesystem: these are drawn from a
+	// range that counting up does not reach.
 	firstProject, lastProject = 0x4000_0000, 0x7fff_ffff
 	projectTries              = 64
 )
@@ -39,7 +39,7 @@ func (t *tenant) projectPath(r *record) string {
 
 // HasProjects says whether the filesystem of dir holds directories to bounds, as projects
 // that this process makes. In a directory that is of a project itself it makes none: what
-// is in it would be out of the bounds that somebody gave that one.
+// is in it would be outside the bounds of that project.
 func HasProjects(dir string) bool {
 	if os.Geteuid() != 0 {
 		return false
@@ -73,8 +73,8 @@ func (t *tenant) makeProject(r *record) (bool, error) {
 }
 
 // makeProjectIn makes a directory that is an empty project with bounds, and returns its
-// id; 0 where there are no projects. The directory has its id before the id has limits: whoever
-// finds what a crash left frees both, and no id is taken that no directory tells of.
+// id; 0 where there are no projects. The directory has its id before the id has limits: a process
+// that finds what a crash left frees both, and no id is taken without a directory that has it.
 func makeProjectIn(own *os.Root, name string, b Bounds) (id uint32, err error) {
 	parent, err := own.Open(".")
 	if err != nil {
@@ -102,7 +102,7 @@ func makeProjectIn(own *os.Root, name string, b Bounds) (id uint32, err error) {
 }
 
 // takeProject makes an empty directory a project of an id that has neither files nor
-// limits. Whoever draws the same at this moment sees that it is no longer alone.
+// limits. A process that draws the same id at this moment sees that it is not alone.
 func takeProject(dir *os.File) (uint32, error) {
 	for range projectTries {
 		id := firstProject + rand.Uint32N(lastProject-firstProject)

@@ -43,7 +43,7 @@ type quota struct {
 	valid, _                      uint32
 }
 
-// isFree is true for a project that nobody has: it has neither files nor limits.
+// isFree is true for an unused project: it has neither files nor limits.
 func (q quota) isFree() bool {
 	return q.bytes == 0 && q.inodes == 0 && q.blockHard == 0 && q.inodeHard == 0
 }
@@ -82,7 +82,7 @@ func projectQuota(f *os.File, id uint32) (quota, error) {
 	return q, nil
 }
 
-// setProjectQuota gives a project its limits; zero is none.
+// setProjectQuota gives a project its limits; zero is unlimited.
 func setProjectQuota(f *os.File, id uint32, b Bounds) error {
 	q := quota{
 		blockHard: uint64(b.SizeBytes+quotaBlock-1) / quotaBlock, inodeHard: uint64(b.Inodes),

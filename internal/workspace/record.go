@@ -31,7 +31,7 @@ const (
 	recordExt   = ".json"
 	diskExt     = ".ext4"
 	trashPrefix = "trash-"
-	// unfounded ends the name of a disk until its workspace is on record: nobody has
+	// unfounded ends the name of a disk until its workspace is on record: no sandbox has
 	// written to it.
 	unfounded = ".new"
 	// diskFiles is the directory of a disk or a project that a sandbox sees, and diskLayer
@@ -63,7 +63,7 @@ type record struct {
 	Holders   []Holder   `json:",omitempty"`
 	// Filling: what is in it is a part of what is being copied into it.
 	Filling bool `json:",omitempty"`
-	// Removing: whoever reads this finishes the removal.
+	// Removing: the reader of this record finishes the removal.
 	Removing bool `json:",omitempty"`
 }
 

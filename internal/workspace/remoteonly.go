@@ -47,7 +47,7 @@ type Space struct{ FreeBytes, FreeInodes, TotalBytes int64 }
 // SpaceAt asks no filesystem.
 func SpaceAt(string) (Space, error) { return Space{}, keepsFiles() }
 
-// Taken is what a private workspace takes of its disk. There is none here.
+// Taken is what a private workspace takes of its disk. This system has no workspaces.
 type Taken struct {
 	Bounds
 	Partial bool
@@ -96,13 +96,13 @@ func RemovePrivate(dir string) error { return RemoveTree(dir) }
 // newDir makes none.
 func newDir(interface{ Close() error }, bool) (*Dir, error) { return nil, keepsFiles() }
 
-// Path is nobody's.
+// Path is empty.
 func (*Dir) Path() string { return "" }
 
-// ID is nobody's.
+// ID is zero.
 func (*Dir) ID() (dev, ino uint64) { return 0, 0 }
 
-// Owner is nobody's.
+// Owner is zero.
 func (*Dir) Owner() (uid, gid uint32) { return 0, 0 }
 
 // Close has nothing to close.
@@ -155,7 +155,7 @@ func (*Made) Undo() error { return nil }
 // Close has nothing to close.
 func (*Made) Close() {}
 
-// Layer is what a sandbox writes over a workspace. There is none.
+// Layer is what a sandbox writes over a workspace. This system has no layers.
 type Layer struct{}
 
 // MakeLayer makes none.

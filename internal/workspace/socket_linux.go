@@ -24,9 +24,9 @@ const (
 	socketEntries = 32768
 )
 
-// Sockets lists at most so many sockets in what is staged that somebody listens on, by
-// their paths in it. One that nobody listens on leads nowhere and never will: a socket is
-// bound where there is no name yet. So it is left to the sandbox, whose own it may be.
+// Sockets lists at most so many sockets with listeners in what is staged, by their paths in it. A socket
+// without a listener never gets one again, because a socket is bound at a new name. So it is left to the
+// sandbox, which may have made it.
 func (s *Staged) Sockets(most int) ([]string, error) {
 	root, err := os.OpenRoot(s.Path)
 	if err != nil {
@@ -58,9 +58,8 @@ func (s *Staged) Sockets(most int) ([]string, error) {
 	return found, nil
 }
 
-// listens says whether there may be somebody behind a socket. The kernel looks for who is
-// before it compares the kinds, and a socket for datagrams tells nobody that it has been
-// connected: so no service notices.
+// listens reports whether a socket may have a listener. The kernel looks for the listener before it
+// compares the kinds, and a connect of a datagram socket notifies no process: so no service notices.
 func listens(probe int, root *os.Root, name string) bool {
 	f, err := root.OpenFile(name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -19,12 +19,12 @@ import (
 
 const stagedPrefix = "m-"
 
-// Staged is a directory at a path that nobody but this user can change. For root
+// Staged is a directory at a path that only this user can change. For root
 // it is a mount of its own: nosuid, nodev, without what is mounted below the
 // directory, and with sandbox root in the place of the directory's owner; it is
 // to be served from a user namespace of its own (see mapIDs).
-// Without root it is the directory's own path, since whoever could change that
-// is the user who asked.
+// Without root it is the directory's own path, since only the calling user
+// could change that.
 type Staged struct {
 	// Path is what an engine mounts.
 	Path  string

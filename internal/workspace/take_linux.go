@@ -43,8 +43,8 @@ type Taken struct {
 
 // Take counts what the files in the directories take, holes left out, and what of the
 // same disk the processes hold that has no name any more. It returns api.CodeQuota,
-// without a phase, as soon as that is more than the limit. It follows no symlink and holds
-// nobody up. What vanishes meanwhile is not there.
+// without a phase, as soon as that is more than the limit. It follows no symlink and blocks
+// no other process. A file that is removed meanwhile is not counted.
 func Take(ctx context.Context, limit Bounds, dirs []*Dir, pids []int) (Taken, error) {
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
@@ -72,7 +72,7 @@ func Take(ctx context.Context, limit Bounds, dirs []*Dir, pids []int) (Taken, er
 	return Taken{m.used, m.partial}, nil
 }
 
-// unnamed counts the files of a process that nobody finds in a directory any more. A
+// unnamed counts the files of a process that have no name in a directory any more. A
 // process that has ended, or that may not be looked into, has none.
 func (m *measurement) unnamed(table string, dirs []*Dir) error {
 	f, err := os.Open(table)

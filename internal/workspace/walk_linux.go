@@ -5,7 +5,9 @@ package workspace
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +22,7 @@ const (
 	namesAtOnce = 1024
 )
 
-// openDirAt opens the directory name in parent for reading; a symlink is none.
+// openDirAt opens the directory name in parent for reading, but not a symlink.
 func openDirAt(parent *os.File, name string) (*os.File, error) {
 	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -92,4 +94,31 @@ func typeOf(st *unix.Stat_t) api.FileType {
 		return api.TypeSymlink
 	}
 	return api.TypeOther
+}
+
+// Empty returns api.CodeConflict when there is anything in the directory.
+func (d *Dir) Empty(ctx context.Context) error {
+	f, err := d.reader()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return eachName(ctx, f, func(string) error {
+		return api.Errorf(api.CodeConflict, "the workspace has files already, and a snapshot's would be mixed with them").
+			WithHint("name a workspace that is new or empty, or none")
+	})
+}
+
+// Clear removes all that is in the directory.
+func (d *Dir) Clear() error {
+	f, err := d.reader()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	mode := d.stat.Mode & 0o7777
+	if err := emptyTop(f); err != nil {
+		return fmt.Errorf("empty directory: %w", err)
+	}
+	return f.Chmod(fs.FileMode(mode & 0o777))
 }

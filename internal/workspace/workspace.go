@@ -15,8 +15,8 @@ import (
 // maxPath is the longest path of a directory, in bytes.
 const maxPath = 4095
 
-// CheckPath refuses a path that cannot be that of a directory on this machine,
-// with what would be right. It looks at the text only.
+// CheckPath refuses a path that cannot be the path of a directory on this machine,
+// and says what would be valid. It looks at the text only.
 func CheckPath(p string) error {
 	switch {
 	case p == "":
@@ -62,7 +62,7 @@ func clip(s string) string {
 }
 
 // DefaultInodes is how many files and directories a workspace of so many bytes
-// takes when nobody says.
+// takes by default.
 func DefaultInodes(sizeBytes int64) int64 {
 	return min(max(sizeBytes/(16<<10), 1024), sizeBytes/(4<<10))
 }
@@ -95,7 +95,7 @@ type CopyLimits struct {
 type CopyReport struct {
 	Bytes   int64
 	Entries int64
-	// Left names what was left out, and why, as far as there is room for it.
+	// Left names what was left out, and why, up to a bound.
 	Left []api.TarSkip
 }
 

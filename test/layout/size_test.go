@@ -22,11 +22,9 @@ type size struct{ files, lines int }
 // next lineStep. The numbers only go down: a package that shrinks fails until its number is
 // lowered, and one that no longer needs its entry fails until that is removed.
 var largePackages = map[string]size{
-	"client":             {files: 43},
-	"internal/core":      {files: 44},
-	"internal/httpapi":   {files: 49},
-	"internal/sandbox":   {files: 40, lines: 8000},
-	"internal/workspace": {files: 36},
+	"client":           {files: 43},
+	"internal/core":    {files: 44},
+	"internal/httpapi": {files: 49},
 }
 
 // wideTypes are types over maxTypeMethods, with how many methods they have. The numbers only
@@ -35,7 +33,7 @@ var wideTypes = map[string]int{
 	"internal/httpapi.Server":           155,
 	"internal/httpapi/httpapitest.Core": 134,
 	"internal/langbot.Server":           106,
-	"internal/sandbox.Manager":          156,
+	"internal/sandbox.Manager":          144,
 }
 
 // verbTypes have one method for each verb of the API, by design: see RATIONALE.md.

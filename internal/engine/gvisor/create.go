@@ -111,7 +111,7 @@ func (c *creation) record(ctx context.Context) error {
 	return nil
 }
 
-// makeGroup makes the cgroup that everything is started in, where there is none
+// makeGroup makes the cgroup that everything is started in, if it does not exist
 // yet, and sets its limits.
 func (c *creation) makeGroup(context.Context) error {
 	if c.group == nil {
@@ -219,8 +219,8 @@ func (e *Engine) isolate(cmd *command, x *executable, gofer bool, cgroupFD int) 
 		cmd.sys.UseCgroupFD, cmd.sys.CgroupFD = true, cgroupFD
 	}
 	if gofer && !e.rootless {
-		// Serves files of every owner, in a mount namespace that holds nothing
-		// but the plan's mounts, with the six capabilities that takes. The user
+		// Serves files of every owner, in a mount namespace that holds only
+		// the plan's mounts, with the six capabilities that takes. The user
 		// namespace has every id and yet is not the first one: only there would
 		// CAP_CHOWN reach files whose owner an idmapped mount leaves out.
 		all := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}

@@ -39,13 +39,13 @@ type Options struct {
 	ExePath string
 	// KeepDir is a 0700 directory in which the engine keeps the executable that
 	// plays the roles, under its hash, so that an upgrade which replaces ExePath
-	// takes it from nobody; empty keeps none. Sandboxes that die with this process
+	// affects no sandbox; empty keeps none. Sandboxes that die with this process
 	// do without.
 	KeepDir string
 	// CgroupParent is the name of the cgroup under which the engine makes its
 	// own; empty is "cloche".
 	CgroupParent string
-	// Warm keeps a sentry at hand that has been started and is nobody's yet, so that
+	// Warm keeps a pool of one sentry that has been started for no sandbox yet, so that
 	// a sandbox does not wait for the start. The next one is started when the last
 	// has been taken. It ends with this process.
 	Warm bool
@@ -119,7 +119,7 @@ func (e *Engine) Abilities() engine.Abilities {
 // Name implements engine.Engine.
 func (e *Engine) Name() string { return Name }
 
-// Close ends the engine's own goroutines, and a sentry that is nobody's. Instances
+// Close ends the engine's own goroutines, and the sentry in the pool. Instances
 // that were created with DieWithParent die; the others live on.
 func (e *Engine) Close() error {
 	e.pool.close()
@@ -128,7 +128,7 @@ func (e *Engine) Close() error {
 }
 
 // Probe implements engine.Engine. A machine that is usable stays so; one that is
-// not is looked at again each time, because somebody may be mending it.
+// not is probed again each time, because an operator may be fixing it.
 func (e *Engine) Probe(ctx context.Context) engine.Report {
 	e.probing.Lock()
 	defer e.probing.Unlock()

@@ -36,7 +36,7 @@ type executables struct {
 	path string // the running one
 	dir  string // empty: nothing is kept
 	log  *slog.Logger
-	// everybody: who executes it is somebody else, so anybody must be able to.
+	// everybody: another user executes it, so every user must be able to.
 	everybody bool
 
 	mu    sync.Mutex
@@ -44,7 +44,7 @@ type executables struct {
 	kept  kept
 }
 
-// kept is the executable that is kept; without a hash there is none.
+// kept is the executable that is kept; without a hash no executable is kept.
 type kept struct {
 	hash string
 	path string
@@ -147,7 +147,7 @@ func (e *executables) openKept(ctx context.Context) (*os.File, string, error) {
 			}
 			f.Close()
 		}
-		e.tried = false // somebody changed it
+		e.tried = false // it was changed
 	}
 	f, err := e.openOwn()
 	return f, "", err
@@ -262,8 +262,8 @@ func (e *executables) make(ctx context.Context, own *os.File, name, hash string)
 	return k, nil
 }
 
-// fill makes path the executable: by another link to it, whose mode is then that
-// of the original, or by a copy.
+// fill makes path the executable: by another link to it, whose mode is then the
+// mode of the original, or by a copy.
 func (e *executables) fill(ctx context.Context, own *os.File, path, hash string) error {
 	info, err := own.Stat()
 	if err != nil {
@@ -274,7 +274,7 @@ func (e *executables) fill(ctx context.Context, own *os.File, path, hash string)
 		if err == nil {
 			return nil
 		}
-		// Another file system, somebody else's file, or one without a name.
+		// Another file system, a file of another user, or one without a name.
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -138,7 +138,7 @@ func (c *creation) openGofer(confs string) error {
 	c.sentry.flag("mounts-fd", r)
 	c.gofer.flag("mounts-fd", w)
 	// By this socket a gofer may ask to have opened what it cannot open itself.
-	// Nobody answers: a source that the gofer cannot open is an error.
+	// No process answers: a source that the gofer cannot open is an error.
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func socketPair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "agent"), os.NewFile(uintptr(fds[1]), "agent"), nil
 }
 
-// roomy lets more be on its way in a socket than the host's default, which is
+// roomy lets a socket buffer more than the host's default, which is
 // less than what is written at once. Where the host does not allow it, that is
 // slower and no more.
 func roomy(fd int) {

@@ -38,8 +38,7 @@ type instance struct {
 	reports *reports // nil without rules
 
 	// first and spare are the connections that the agent was born with, for the
-	// first two Dials. They are sockets of the host's and need no network stack on
-	// their way.
+	// first two Dials. They are sockets of the host and need no network stack.
 	bornLock    sync.Mutex
 	first, warm net.Conn
 	expiry      *time.Timer
@@ -230,7 +229,7 @@ func (i *instance) dropFirst() {
 	}
 }
 
-// dropBorn closes what nobody took.
+// dropBorn closes the connections that no caller took.
 func (i *instance) dropBorn() {
 	for conn := i.takeBorn(); conn != nil; conn = i.takeBorn() {
 		conn.Close()
@@ -281,7 +280,7 @@ func (i *instance) Close(ctx context.Context) error {
 	if err := i.group.Remove(ctx); err != nil {
 		return i.closeError(api.ResourceCgroup, "remove its cgroup", err)
 	}
-	i.driving.Lock() // whoever has it sees that it ended, and notes nothing more
+	i.driving.Lock() // its holder sees that it ended, and notes nothing more
 	removeFiles(i.rec.Dir)
 	i.driving.Unlock()
 	i.e.records.Remove(i.rec)

@@ -47,8 +47,8 @@ func networkArgs(l *engine.Link) *boot.CreateLinksAndRoutesArgs {
 }
 
 // holdFar gives the sentry the far end of the link, to hold and not to use. Without
-// it a link that nobody else holds would be hung up, which the sentry's network
-// stack takes for an empty frame, and then for the next, for ever.
+// it a link without another holder would be closed, which the sentry's network
+// stack reads as empty frames in an endless loop.
 func (c *creation) holdFar() error {
 	if c.plan.Link == nil {
 		return nil

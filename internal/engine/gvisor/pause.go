@@ -98,12 +98,12 @@ const (
 	resuming phase = "resuming"
 )
 
-// sentryBrake makes an instance stand still: it stops the tasks in the sentry's
+// sentryBrake pauses an instance: it stops the tasks in the sentry's
 // kernel. The freezer of a cgroup would interrupt the system call in which each
 // process of the sandbox waits for the sentry; after two such interruptions the
 // sentry takes that for its death and kills the process when next it runs.
 //
-// The sentry counts its pauses, tells nobody how many there are, and dies when
+// The sentry counts its pauses, does not tell how many there are, and dies when
 // there is one resume too many. So it must not be asked twice, and each call is
 // noted before it is made. A note of a call that may or may not have been made,
 // because a daemon died, is cleared up by asking the agent.
@@ -112,7 +112,7 @@ type sentryBrake struct {
 	mark string
 }
 
-// held reports whether it stands still, or soon will.
+// held reports whether it is paused, or soon will be.
 func (b *sentryBrake) held() bool { return b.phase() != running }
 
 func (b *sentryBrake) phase() phase {
@@ -147,7 +147,7 @@ func (b *sentryBrake) call(ctx context.Context, method string) error {
 	return b.i.ctl.call(context.WithoutCancel(ctx), method, nil, nil)
 }
 
-// hold returns when everything stands still; after an error it goes on.
+// hold returns when all tasks are paused; after an error they run on.
 func (b *sentryBrake) hold(ctx context.Context) error {
 	now, err := b.settle(ctx)
 	if err != nil || now == paused {

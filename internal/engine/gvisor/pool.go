@@ -40,7 +40,7 @@ type pooled struct {
 	// before; then unsettled says why that is not so.
 	settled   chan struct{}
 	unsettled error
-	// taken is closed when it is nobody's spare any more.
+	// taken is closed when it has left the pool.
 	taken chan struct{}
 }
 
@@ -262,7 +262,7 @@ func (s *pool) make(f fit, pause time.Duration) {
 	})
 }
 
-// watch takes away a spare that dies, or that cannot be used, while nobody wants it.
+// watch removes a sentry from the pool that dies, or that cannot be used.
 func (s *pool) watch(p *pooled) {
 	select {
 	case <-p.settled:
@@ -313,7 +313,7 @@ func (s *pool) close() {
 	s.wg.Wait()
 }
 
-// spare starts a sentry for nobody yet.
+// warm starts a sentry for the pool.
 func (e *Engine) warm(f fit) (p *pooled, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), bootTimeout)
 	defer cancel()

@@ -68,10 +68,10 @@ type claim struct {
 }
 
 // park sets up a sentry, waits, and returns the command line to go on with. What
-// is not for the garbage collector to close is in keep.
+// the garbage collector must not close is in keep.
 func park() (args []string, keep []any) {
-	// Nobody reads what gVisor logs of its start, and what it would be written to is
-	// for last words.
+	// gVisor's log of its start is not read, and its output would be taken for the reason of
+	// its death.
 	glog.SetTarget(silence{})
 	glog.SetLevel(glog.Warning)
 	cpus, err := strconv.Atoi(os.Args[1])
@@ -87,7 +87,7 @@ func park() (args []string, keep []any) {
 	}()
 	ring0.InitDefault()
 	flags := hostFlags()
-	// Whoever started the daemon may have given it another.
+	// The process that started the daemon may have given it another.
 	unix.Umask(0o022)
 	if err := setUpRoot(&specs.Spec{}, &config.Config{}, nil); err != nil {
 		giveUp("set up root", err)
@@ -104,7 +104,7 @@ func park() (args []string, keep []any) {
 	}
 	<-checked
 	if _, err := unix.Write(pooledSocket, []byte{'\n'}); err != nil {
-		os.Exit(0) // there is nobody any more
+		os.Exit(0) // the engine has gone
 	}
 	c, err := awaitClaim()
 	if err != nil {
@@ -117,7 +117,7 @@ func park() (args []string, keep []any) {
 	return c.Args, []any{unmounter, p}
 }
 
-// silence is a log that nobody reads.
+// silence discards a log.
 type silence struct{}
 
 // Emit implements the log target of gVisor.
@@ -239,8 +239,8 @@ func receivedFDs(oob []byte) ([]int, error) {
 }
 
 // setTitle puts another command line in the place of the one that this process was
-// started with, whose last argument is nothing but room for it. It is what ps shows,
-// and by what an engine finds a sentry that is not on record.
+// started with, whose last argument only reserves space for it. It is what ps shows,
+// and how an engine finds a sentry that is not on record.
 func setTitle(title []string) {
 	n := len(os.Args) // each ends with a zero byte
 	for _, arg := range os.Args {

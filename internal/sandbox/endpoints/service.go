@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/endpoint"
 	"github.com/cloche-dev/cloche/internal/endpoint/recording"
+	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/secret"
 )
 
@@ -45,6 +46,8 @@ type Options struct {
 	// Exchanged is called for every request that went through an endpoint, in no particular order.
 	// It may block for a while. It may be nil.
 	Exchanged func(api.Exchange)
+	// Find returns the endpoints of the sandbox of that name, to a caller that may use the verb.
+	Find func(caller policy.Caller, verb policy.Verb, ref string) (*Table, error)
 }
 
 // Names are the names of a sandbox.

@@ -42,7 +42,7 @@ type AttachEvent struct {
 // Recv. The other methods can be called concurrently. The caller closes it, which leaves the
 // process running.
 type Attachment struct {
-	m         *Service
+	m         *Runner
 	s         *Table
 	p         *process
 	started   api.Started
@@ -77,7 +77,7 @@ type Attachment struct {
 
 // Attach joins a process. An ended one gives what is kept of its output and then
 // its exit. The end of ctx detaches, as Close does.
-func (m *Service) Attach(ctx context.Context, caller policy.Caller, ref, id string, r api.AttachRequest) (*Attachment, error) {
+func (m *Runner) Attach(ctx context.Context, caller policy.Caller, ref, id string, r api.AttachRequest) (*Attachment, error) {
 	s, err := m.o.Find(caller, policy.VerbAttach, ref)
 	if err != nil {
 		return nil, err

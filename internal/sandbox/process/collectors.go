@@ -58,7 +58,7 @@ func (t *Table) join(c *collectors, f func()) bool {
 }
 
 // collectorsOf returns the collectors of a sandbox, and creates them if there are none.
-func (m *Service) collectorsOf(s *Table) *collectors {
+func (m *Runner) collectorsOf(s *Table) *collectors {
 	dial := s.sandbox.Dialer()
 	t := s
 	t.mu.Lock()
@@ -74,7 +74,7 @@ func (m *Service) collectorsOf(s *Table) *collectors {
 
 // leadCollectors ends when the Manager closes, or when the sandbox has ended and all
 // that its processes wrote and became is on record.
-func (m *Service) leadCollectors(s *Table, c *collectors) {
+func (m *Runner) leadCollectors(s *Table, c *collectors) {
 	defer close(c.done)
 	defer c.cancel()
 	defer c.links.close()
@@ -99,7 +99,7 @@ func (m *Service) leadCollectors(s *Table, c *collectors) {
 
 // settleAll makes the records of the processes of an ended sandbox final. Each
 // waits for the disk, which takes many at once as fast as one.
-func (m *Service) settleAll(s *Table) {
+func (m *Runner) settleAll(s *Table) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	limit := make(chan struct{}, maxSettling)
@@ -113,7 +113,7 @@ func (m *Service) settleAll(s *Table) {
 }
 
 // settleProcesses waits until the records of a sandbox that has ended are final.
-func (m *Service) settleProcesses(s *Table) {
+func (m *Runner) settleProcesses(s *Table) {
 	s.mu.Lock()
 	c := s.collectors
 	s.mu.Unlock()
@@ -128,7 +128,7 @@ func (m *Service) settleProcesses(s *Table) {
 
 // drainProcesses waits until the output of processes that have ended is here,
 // for a bounded time.
-func (m *Service) drainProcesses(ctx context.Context, s *Table) {
+func (m *Runner) drainProcesses(ctx context.Context, s *Table) {
 	ctx, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
 	for _, p := range s.every() {
@@ -149,7 +149,7 @@ func (m *Service) drainProcesses(ctx context.Context, s *Table) {
 
 // adoptProcesses finds the processes of a sandbox again: it goes on with the
 // output of those that live, and ends the records of those that cannot.
-func (m *Service) adoptProcesses(s *Table) {
+func (m *Runner) adoptProcesses(s *Table) {
 	if err := m.loadProcesses(s); err != nil {
 		m.o.Logger.Error("load processes", "sandbox", s.names.ID, "error", err)
 	}
@@ -171,7 +171,7 @@ func (m *Service) adoptProcesses(s *Table) {
 
 // settleProcess makes the record of a process of an ended sandbox final. If its end was not
 // observed, its state is unknown.
-func (m *Service) settleProcess(s *Table, p *process) {
+func (m *Runner) settleProcess(s *Table, p *process) {
 	p.mu.Lock()
 	confirmed, collected, said := p.confirmed, p.collected, p.said
 	p.mu.Unlock()
@@ -197,7 +197,7 @@ func (m *Service) settleProcess(s *Table, p *process) {
 }
 
 // finishLog says in the log of an ended process that there is no more.
-func (m *Service) finishLog(s *Table, p *process) {
+func (m *Runner) finishLog(s *Table, p *process) {
 	p.updating.Lock()
 	defer p.updating.Unlock()
 	p.mu.Lock()
@@ -235,7 +235,7 @@ func (m *Service) finishLog(s *Table, p *process) {
 }
 
 // watchStates hears what becomes of the processes of a sandbox.
-func (m *Service) watchStates(ctx context.Context, s *Table, c *collectors) {
+func (m *Runner) watchStates(ctx context.Context, s *Table, c *collectors) {
 	conn, free := c.links.take()
 	defer free()
 	var again retry
@@ -256,7 +256,7 @@ func (m *Service) watchStates(ctx context.Context, s *Table, c *collectors) {
 }
 
 // heard takes what an agent says of a process.
-func (m *Service) heard(s *Table, said api.Process) {
+func (m *Runner) heard(s *Table, said api.Process) {
 	if said.State.Ended() {
 		s.sandbox.MeetDeadline(said.ExecID)
 	}
@@ -299,7 +299,7 @@ func (m *Service) heard(s *Table, said api.Process) {
 }
 
 // publishEnd makes what the agent said of the end of a process its record.
-func (m *Service) publishEnd(ctx context.Context, s *Table, p *process, said api.Process) {
+func (m *Runner) publishEnd(ctx context.Context, s *Table, p *process, said api.Process) {
 	p.mu.Lock()
 	judge := said.Signal == "KILL" && !said.TimedOut && !p.sentKill
 	before := p.kills
@@ -313,7 +313,7 @@ func (m *Service) publishEnd(ctx context.Context, s *Table, p *process, said api
 }
 
 // collect starts to read the output of a process out of the sandbox, unless another goroutine does.
-func (m *Service) collect(s *Table, p *process) {
+func (m *Runner) collect(s *Table, p *process) {
 	c := m.collectorsOf(s)
 	p.mu.Lock()
 	if p.stopped != nil || p.collected || p.removed {
@@ -340,7 +340,7 @@ func (m *Service) collect(s *Table, p *process) {
 
 // collectOutput copies the output of a process into its log until the process
 // has ended for good and all of it is there.
-func (m *Service) collectOutput(ctx context.Context, s *Table, c *collectors, p *process) {
+func (m *Runner) collectOutput(ctx context.Context, s *Table, c *collectors, p *process) {
 	conn, free := c.links.take()
 	defer free()
 	in := collector{warn: func(err error) {
@@ -383,7 +383,7 @@ func (m *Service) collectOutput(ctx context.Context, s *Table, c *collectors, p 
 
 // conclude publishes the end of a process whose output has all been collected.
 // It is false where the agent says that the process goes on.
-func (m *Service) conclude(ctx context.Context, s *Table, p *process, client *agent.Client) bool {
+func (m *Runner) conclude(ctx context.Context, s *Table, p *process, client *agent.Client) bool {
 	said := p.awaitEnd(ctx)
 	if said == nil {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -430,7 +430,7 @@ func (p *process) awaitEnd(ctx context.Context) *api.Process {
 
 // missing ends the record of a process that the agent knows nothing of: one that
 // was never started, or one that another has removed.
-func (m *Service) missing(ctx context.Context, s *Table, p *process) {
+func (m *Runner) missing(ctx context.Context, s *Table, p *process) {
 	_, free, err := s.claim(ctx, p.id)
 	if err != nil {
 		return

@@ -22,7 +22,7 @@ const maxExecs = 192
 // Exec runs one program to its end and returns what it wrote, bounded at the
 // source. The end of ctx leaves the program running, unless its request says
 // CancelWithCaller.
-func (m *Service) Exec(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (api.Result, error) {
+func (m *Runner) Exec(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (api.Result, error) {
 	s, err := m.o.Find(caller, policy.VerbExec, ref)
 	if err != nil {
 		return api.Result{}, err
@@ -30,7 +30,7 @@ func (m *Service) Exec(ctx context.Context, caller policy.Caller, ref string, pe
 	return m.exec(ctx, s, permit)
 }
 
-func (m *Service) exec(ctx context.Context, s *Table, permit policy.ExecPermit) (api.Result, error) {
+func (m *Runner) exec(ctx context.Context, s *Table, permit policy.ExecPermit) (api.Result, error) {
 	start, done, err := m.begin(ctx, s, permit)
 	if err != nil {
 		return api.Result{}, err
@@ -68,7 +68,7 @@ func (m *Service) exec(ctx context.Context, s *Table, permit policy.ExecPermit) 
 
 // callerLeft kills an exec that its caller does not wait for any more, where that was
 // asked for. The agent may not have heard of the start yet; it refuses it then.
-func (m *Service) callerLeft(s *Table, permit policy.ExecPermit, id string) {
+func (m *Runner) callerLeft(s *Table, permit policy.ExecPermit, id string) {
 	if !permit.Request().CancelWithCaller {
 		return
 	}
@@ -83,7 +83,7 @@ func (m *Service) callerLeft(s *Table, permit policy.ExecPermit, id string) {
 
 // begin turns a permit into what the agent is told, and counts the exec as use
 // of the sandbox until done is called.
-func (m *Service) begin(ctx context.Context, s *Table, permit policy.ExecPermit) (start agent.Start, done func(), err error) {
+func (m *Runner) begin(ctx context.Context, s *Table, permit policy.ExecPermit) (start agent.Start, done func(), err error) {
 	if !permit.Valid() {
 		return start, nil, api.Errorf(api.CodeDenied, "no policy has granted this exec")
 	}
@@ -149,7 +149,7 @@ func environment(sets ...map[string]string) []string {
 
 // judge reports whether the memory limit killed a program that ended: it was killed by a KILL that
 // Cloche did not send while the kernel's count increased.
-func (m *Service) judge(ctx context.Context, s *Table, res *api.Result, before int64, sentKill bool) {
+func (m *Runner) judge(ctx context.Context, s *Table, res *api.Result, before int64, sentKill bool) {
 	if res.Signal != "KILL" || res.TimedOut || sentKill || s.sandbox.Info().State != api.StateRunning {
 		return
 	}
@@ -168,7 +168,7 @@ func (t *Table) lostResult(execID string, begun time.Time) api.Result {
 // Stream is one live exec. Recv and the writing methods may be used from two
 // goroutines at once.
 type Stream struct {
-	m      *Service
+	m      *Runner
 	s      *Table
 	inner  *agent.Stream
 	permit policy.ExecPermit
@@ -186,7 +186,7 @@ type Stream struct {
 
 // ExecStream starts a program and returns when it has been executed. The end of
 // ctx ends only the call. The caller closes the Stream, see Close.
-func (m *Service) ExecStream(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (*Stream, error) {
+func (m *Runner) ExecStream(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (*Stream, error) {
 	s, err := m.o.Find(caller, policy.VerbExec, ref)
 	if err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func (m *Service) ExecStream(ctx context.Context, caller policy.Caller, ref stri
 	return m.execStream(ctx, s, permit)
 }
 
-func (m *Service) execStream(ctx context.Context, s *Table, permit policy.ExecPermit) (*Stream, error) {
+func (m *Runner) execStream(ctx context.Context, s *Table, permit policy.ExecPermit) (*Stream, error) {
 	start, done, err := m.begin(ctx, s, permit)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 // follower reads the output of all processes of a sandbox as it comes, those
 // that begin later included.
 type follower struct {
-	m *Service
+	m *Runner
 	s *Table
 	o api.LogOptions
 	// telling lets one reader at a time call fn.
@@ -32,7 +32,7 @@ type follower struct {
 	closed bool
 }
 
-func newFollower(m *Service, s *Table, o api.LogOptions, fn func(api.LogEntry) error) *follower {
+func newFollower(m *Runner, s *Table, o api.LogOptions, fn func(api.LogEntry) error) *follower {
 	o.Follow, o.Tail, o.Since = true, 0, nil
 	return &follower{m: m, s: s, o: o, fn: fn, at: map[string]int64{}, known: map[string]bool{}}
 }

@@ -20,7 +20,7 @@ var errEnough = errors.New("enough was read")
 // first; of a sandbox that has ended, with what was saved. Data is valid during
 // the call. Following all processes it calls fn for one of them at a time, in
 // the order in which their output arrives here.
-func (m *Service) Logs(ctx context.Context, caller policy.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Runner) Logs(ctx context.Context, caller policy.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
 	s, err := m.o.Find(caller, policy.VerbLogs, ref)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (m *Service) Logs(ctx context.Context, caller policy.Caller, ref string, o 
 }
 
 // logs chooses by what is asked for.
-func (m *Service) logs(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Runner) logs(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
 	if o.ExecID == "" {
 		return m.allLogs(ctx, s, o, fn)
 	}
@@ -59,7 +59,7 @@ func (m *Service) logs(ctx context.Context, s *Table, o api.LogOptions, fn func(
 }
 
 // longPoll is a reading that, where there is nothing, waits for a first entry.
-func (m *Service) longPoll(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Runner) longPoll(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
 	any := false
 	err := m.logs(ctx, s, o, func(e api.LogEntry) error {
 		any = true
@@ -87,7 +87,7 @@ func (m *Service) longPoll(ctx context.Context, s *Table, o api.LogOptions, fn f
 }
 
 // processLogs reads the log of one managed process.
-func (m *Service) processLogs(ctx context.Context, p *process, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Runner) processLogs(ctx context.Context, p *process, o api.LogOptions, fn func(api.LogEntry) error) error {
 	log, release, err := p.openLog()
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (m *Service) processLogs(ctx context.Context, p *process, o api.LogOptions,
 }
 
 // execLogs reads the output of one exec: from the agent, or what was saved of it.
-func (m *Service) execLogs(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Runner) execLogs(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
 	x := execReader{o: o, fn: fn}
 	if s.sandbox.Over() {
 		if err := s.savedLogs(o, x.entry); err != nil || !o.Follow {
@@ -158,7 +158,7 @@ func (m *Service) execLogs(ctx context.Context, s *Table, o api.LogOptions, fn f
 }
 
 // execEnd says how much an exec has written: of the chosen stream, or of both.
-func (m *Service) execEnd(ctx context.Context, s *Table, o api.LogOptions) (end int64, err error) {
+func (m *Runner) execEnd(ctx context.Context, s *Table, o api.LogOptions) (end int64, err error) {
 	client, err := s.sandbox.Agent(ctx)
 	if err != nil {
 		return 0, err
@@ -271,7 +271,7 @@ func (x *execReader) end(s *Table) error {
 
 // follow reads an exec from x.at on through connections that break, until it has
 // ended or its sandbox has; without o.Follow up to what there is now.
-func (m *Service) follow(ctx context.Context, s *Table, x *execReader, src source) error {
+func (m *Runner) follow(ctx context.Context, s *Table, x *execReader, src source) error {
 	x.o.ExecID = src.id
 	var again retry
 	for {
@@ -305,7 +305,7 @@ func (m *Service) follow(ctx context.Context, s *Table, x *execReader, src sourc
 // allLogs reads the output of every process: the execs', then the managed ones',
 // each in the order of their start; and then, where that is asked for, of all as
 // it comes.
-func (m *Service) allLogs(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
+func (m *Runner) allLogs(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) error {
 	var f *follower
 	if o.Follow {
 		f = newFollower(m, s, o, fn)
@@ -327,7 +327,7 @@ func (m *Service) allLogs(ctx context.Context, s *Table, o api.LogOptions, fn fu
 
 // dump reads what there is of every process, and tells f, if there is one, how
 // far it came.
-func (m *Service) dump(ctx context.Context, s *Table, o api.LogOptions, f *follower, fn func(api.LogEntry) error) error {
+func (m *Runner) dump(ctx context.Context, s *Table, o api.LogOptions, f *follower, fn func(api.LogEntry) error) error {
 	told := false
 	tell := func(e api.LogEntry) error {
 		told = true
@@ -373,7 +373,7 @@ func (m *Service) dump(ctx context.Context, s *Table, o api.LogOptions, f *follo
 
 // dumpTail reads the last lines of all processes together, in the order in which
 // they were written.
-func (m *Service) dumpTail(ctx context.Context, s *Table, o api.LogOptions, f *follower, fn func(api.LogEntry) error) error {
+func (m *Runner) dumpTail(ctx context.Context, s *Table, o api.LogOptions, f *follower, fn func(api.LogEntry) error) error {
 	var entries []api.LogEntry
 	size := 0
 	err := m.dump(ctx, s, o, f, func(e api.LogEntry) error {

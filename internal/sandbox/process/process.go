@@ -226,7 +226,7 @@ func finishReason(rec api.Process) string {
 }
 
 // update changes the record of a process. An ended one does not change any more.
-func (m *Service) update(s *Table, p *process, change func(rec *api.Process)) {
+func (m *Runner) update(s *Table, p *process, change func(rec *api.Process)) {
 	p.updating.Lock()
 	defer p.updating.Unlock()
 	m.updateLocked(s, p, change)
@@ -234,7 +234,7 @@ func (m *Service) update(s *Table, p *process, change func(rec *api.Process)) {
 
 // confirm stores the answer to a start, unless the watcher of the agent has already reported the
 // process, because that report may be newer. An end waits for the output before it.
-func (m *Service) confirm(s *Table, p *process, said api.Process) {
+func (m *Runner) confirm(s *Table, p *process, said api.Process) {
 	p.updating.Lock()
 	defer p.updating.Unlock()
 	if p.shown() {
@@ -250,7 +250,7 @@ func (m *Service) confirm(s *Table, p *process, said api.Process) {
 }
 
 // updateLocked is update for a caller that holds p.updating.
-func (m *Service) updateLocked(s *Table, p *process, change func(rec *api.Process)) {
+func (m *Runner) updateLocked(s *Table, p *process, change func(rec *api.Process)) {
 	p.mu.Lock()
 	old, confirmed, removed := p.rec, p.confirmed, p.removed
 	p.mu.Unlock()
@@ -295,7 +295,7 @@ func differs(a, b api.Process) bool {
 }
 
 // tellProcess reports what a change of a record means.
-func (m *Service) tellProcess(s *Table, old, rec api.Process, started bool) {
+func (m *Runner) tellProcess(s *Table, old, rec api.Process, started bool) {
 	var kinds []api.EventKind
 	if started {
 		old.State = api.ProcessStarting

@@ -29,7 +29,7 @@ type Table struct {
 	names   Names
 	dir     string // the sandbox's
 	sandbox Sandbox
-	all     *Service
+	all     *Runner
 
 	mu   sync.Mutex // guards what follows
 	byID map[string]*process
@@ -145,7 +145,7 @@ func orEmpty[K comparable, V any](m map[K]V) map[K]V {
 }
 
 // add adds a process to the table, if the number of live processes allows it.
-func (m *Service) add(s *Table, p *process) error {
+func (m *Runner) add(s *Table, p *process) error {
 	t := s
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -217,7 +217,7 @@ func notManaged(id string) *api.Error {
 }
 
 // Process returns what is on record about one process.
-func (m *Service) Process(ctx context.Context, caller policy.Caller, ref, id string) (api.Process, error) {
+func (m *Runner) Process(ctx context.Context, caller policy.Caller, ref, id string) (api.Process, error) {
 	s, err := m.o.Find(caller, policy.VerbGet, ref)
 	if err != nil {
 		return api.Process{}, err
@@ -225,7 +225,7 @@ func (m *Service) Process(ctx context.Context, caller policy.Caller, ref, id str
 	return m.process(ctx, s, id)
 }
 
-func (m *Service) process(ctx context.Context, s *Table, id string) (api.Process, error) {
+func (m *Runner) process(ctx context.Context, s *Table, id string) (api.Process, error) {
 	if p := s.get(id); p != nil {
 		rec, _ := p.snapshot()
 		return rec, nil
@@ -244,7 +244,7 @@ func (m *Service) process(ctx context.Context, s *Table, id string) (api.Process
 // Processes lists the processes of a sandbox that are on record, in the order of
 // their start: the managed ones, and the execs that its agent, or what was saved
 // at its end, knows of. The execs of a paused sandbox are not listed.
-func (m *Service) Processes(ctx context.Context, caller policy.Caller, ref string) ([]api.Process, error) {
+func (m *Runner) Processes(ctx context.Context, caller policy.Caller, ref string) ([]api.Process, error) {
 	s, err := m.o.Find(caller, policy.VerbProcesses, ref)
 	if err != nil {
 		return nil, err
@@ -278,7 +278,7 @@ type seenExecs struct {
 
 // lookAtExecs is execRecords that does not wait for an agent that does not answer: then
 // they are as they were last told of, at that time.
-func (m *Service) lookAtExecs(ctx context.Context, s *Table) ([]api.Process, time.Time, error) {
+func (m *Runner) lookAtExecs(ctx context.Context, s *Table) ([]api.Process, time.Time, error) {
 	asked := now()
 	looking, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
@@ -310,7 +310,7 @@ func unanswered(err error) bool {
 }
 
 // execRecords lists the processes that are not managed.
-func (m *Service) execRecords(ctx context.Context, s *Table) ([]api.Process, error) {
+func (m *Runner) execRecords(ctx context.Context, s *Table) ([]api.Process, error) {
 	if s.sandbox.Over() {
 		return m.savedProcesses(s), nil
 	}
@@ -370,7 +370,7 @@ func saneExec(p api.Process) api.Process {
 
 // WaitProcess waits until a process has ended, or is ready where that is asked
 // for, or the time is up, and returns its record as it is then.
-func (m *Service) WaitProcess(ctx context.Context, caller policy.Caller, ref, id string, w api.WaitRequest) (api.Process, error) {
+func (m *Runner) WaitProcess(ctx context.Context, caller policy.Caller, ref, id string, w api.WaitRequest) (api.Process, error) {
 	s, err := m.o.Find(caller, policy.VerbWait, ref)
 	if err != nil {
 		return api.Process{}, err
@@ -409,7 +409,7 @@ func (m *Service) WaitProcess(ctx context.Context, caller policy.Caller, ref, id
 }
 
 // waitExec waits for the end of a process that is not managed.
-func (m *Service) waitExec(ctx context.Context, s *Table, id string, wait time.Duration) (api.Process, error) {
+func (m *Runner) waitExec(ctx context.Context, s *Table, id string, wait time.Duration) (api.Process, error) {
 	rec, err := m.process(ctx, s, id)
 	if err != nil || !rec.Running {
 		return rec, err
@@ -436,7 +436,7 @@ func shuttingDown() error {
 }
 
 // loadProcesses reads what an earlier daemon had on record.
-func (m *Service) loadProcesses(s *Table) error {
+func (m *Runner) loadProcesses(s *Table) error {
 	dirs, err := processDirs(filepath.Join(s.dir, processesDir))
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 
 // RemoveProcess takes one managed process away, running or not, with its record
 // and its log. What was begun is finished, also when the caller has gone.
-func (m *Service) RemoveProcess(ctx context.Context, caller policy.Caller, ref, id string) error {
+func (m *Runner) RemoveProcess(ctx context.Context, caller policy.Caller, ref, id string) error {
 	s, err := m.o.Find(caller, policy.VerbRemoveProcess, ref)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (m *Service) RemoveProcess(ctx context.Context, caller policy.Caller, ref, 
 }
 
 // askRemove takes a process out of the sandbox, if that is still there.
-func (m *Service) askRemove(ctx context.Context, s *Table, id string) error {
+func (m *Runner) askRemove(ctx context.Context, s *Table, id string) error {
 	if s.sandbox.Over() {
 		return nil
 	}
@@ -81,7 +81,7 @@ func (p *process) halt() {
 
 // forgetProcess ends whatever goes on with a process that is no more, and erases
 // what is kept of it.
-func (m *Service) forgetProcess(s *Table, p *process) error {
+func (m *Runner) forgetProcess(s *Table, p *process) error {
 	p.halt()
 	if p.shown() {
 		p.mu.Lock()

@@ -81,13 +81,13 @@ func (t *Table) free(id string) {
 
 // makeRoom retires the oldest ended processes so that another can be put on
 // record.
-func (m *Service) makeRoom(ctx context.Context, s *Table) error {
+func (m *Runner) makeRoom(ctx context.Context, s *Table) error {
 	gone, _ := s.retiring(retention.Rule{For: m.o.Retention.For, Count: m.maxEnded - 1}, now())
 	return m.retireProcesses(ctx, s, gone)
 }
 
 // retireProcesses forgets ended processes that were claimed for that.
-func (m *Service) retireProcesses(ctx context.Context, s *Table, gone []retention.Ended[*process]) error {
+func (m *Runner) retireProcesses(ctx context.Context, s *Table, gone []retention.Ended[*process]) error {
 	var errs []error
 	for _, g := range gone {
 		if len(errs) == 0 {
@@ -102,7 +102,7 @@ func (m *Service) retireProcesses(ctx context.Context, s *Table, gone []retentio
 
 // retireProcess forgets an ended process, here and in the sandbox. What it left
 // running there lives on.
-func (m *Service) retireProcess(ctx context.Context, s *Table, p *process) error {
+func (m *Runner) retireProcess(ctx context.Context, s *Table, p *process) error {
 	if !p.condemn() {
 		return nil // a reader has just opened it
 	}
@@ -145,7 +145,7 @@ func (p *process) pardon() {
 
 // outdates sees to it that the record of a process which has just become final
 // is looked at again when its retention is over.
-func (m *Service) outdates(s *Table, at time.Time) {
+func (m *Runner) outdates(s *Table, at time.Time) {
 	if m.o.Retention.For < 0 {
 		return
 	}
@@ -163,7 +163,7 @@ func (m *Service) outdates(s *Table, at time.Time) {
 
 // reapProcesses retires, in the background, the processes of a running sandbox whose retention is
 // over, and returns when to check again. A zero time is never.
-func (m *Service) reapProcesses(s *Table) (next time.Time) {
+func (m *Runner) reapProcesses(s *Table) (next time.Time) {
 	t := s
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -5,12 +5,11 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/agent"
 )
 
 // Init gives the table of a sandbox what it works with. Dir is the directory of the sandbox. Init is
 // called before the table is used.
-func (t *Table) Init(all *Service, names Names, dir string, sandbox Sandbox) {
+func (t *Table) Init(all *Runner, names Names, dir string, sandbox Sandbox) {
 	t.all, t.names, t.dir, t.sandbox = all, names, dir, sandbox
 }
 
@@ -31,9 +30,4 @@ func (t *Table) Reap() (next time.Time) { return t.all.reapProcesses(t) }
 // Signal sends a signal to a process.
 func (t *Table) Signal(ctx context.Context, id string, r api.SignalRequest) error {
 	return t.all.signal(ctx, t, id, r)
-}
-
-// Call makes a short call to the agent of the sandbox.
-func (t *Table) Call(ctx context.Context, call func(context.Context, *agent.Client) error) error {
-	return t.all.onProcess(ctx, t, call)
 }

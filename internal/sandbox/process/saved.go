@@ -27,7 +27,7 @@ const (
 // saveOutput keeps the logs and exit records of a sandbox that is about to end:
 // what managed processes wrote last is taken out of it, and execs get a file.
 // What cannot be read is lost, and that is not worth failing an end for.
-func (m *Service) saveOutput(ctx context.Context, s *Table) error {
+func (m *Runner) saveOutput(ctx context.Context, s *Table) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	m.drainProcesses(ctx, s)
@@ -82,7 +82,7 @@ var errLogsFull = errors.New("as much output as is kept has been saved")
 
 // savedProcesses returns what saveOutput wrote. A file that cannot be read must
 // not fail the listing of the managed processes, so it counts as empty.
-func (m *Service) savedProcesses(s *Table) []api.Process {
+func (m *Runner) savedProcesses(s *Table) []api.Process {
 	out, err := s.readProcesses()
 	if err != nil {
 		m.o.Logger.Error("list saved processes", "sandbox", s.names.ID, "file", filepath.Join(s.dir, processesFile), "error", err)

@@ -14,7 +14,7 @@ import (
 // callTimeout bounds a call to an agent.
 const callTimeout = 30 * time.Second
 
-// Options are what [Service] are made of.
+// Options are what [Runner] are made of.
 type Options struct {
 	// Context ends when no more processes are managed.
 	Context context.Context //nolint:containedctx // the service lives as long
@@ -36,21 +36,21 @@ type Options struct {
 	Find func(caller policy.Caller, verb policy.Verb, ref string) (*Table, error)
 }
 
-// Service runs programs in sandboxes and manages their processes. It is safe for concurrent use.
-type Service struct {
+// Runner runs programs in sandboxes and manages their processes. It is safe for concurrent use.
+type Runner struct {
 	o Options
 	// maxLiving and maxEnded bound the processes of one sandbox; tests make them small.
 	maxLiving, maxEnded int
 }
 
 // New returns a service without sandboxes.
-func New(o Options) *Service {
-	return &Service{o: o, maxLiving: maxLiving, maxEnded: maxEnded}
+func New(o Options) *Runner {
+	return &Runner{o: o, maxLiving: maxLiving, maxEnded: maxEnded}
 }
 
 // SetBounds changes how many processes of one sandbox may live, and how many ended ones are kept. It is
 // called before the service is used.
-func (m *Service) SetBounds(living, ended int) { m.maxLiving, m.maxEnded = living, ended }
+func (m *Runner) SetBounds(living, ended int) { m.maxLiving, m.maxEnded = living, ended }
 
 // Names are the names of a sandbox.
 type Names struct{ ID, Name, Tenant string }

@@ -10,7 +10,7 @@ import (
 )
 
 // SignalProcess sends a signal to a process, managed or not.
-func (m *Service) SignalProcess(ctx context.Context, caller policy.Caller, ref, id string, r api.SignalRequest) error {
+func (m *Runner) SignalProcess(ctx context.Context, caller policy.Caller, ref, id string, r api.SignalRequest) error {
 	s, err := m.o.Find(caller, policy.VerbSignal, ref)
 	if err != nil {
 		return err
@@ -19,7 +19,7 @@ func (m *Service) SignalProcess(ctx context.Context, caller policy.Caller, ref, 
 	return m.signal(ctx, s, id, r)
 }
 
-func (m *Service) signal(ctx context.Context, s *Table, id string, r api.SignalRequest) error {
+func (m *Runner) signal(ctx context.Context, s *Table, id string, r api.SignalRequest) error {
 	number := api.SignalNumber(r.Signal)
 	if number == 0 {
 		return api.Invalid("signal", "%.40q is no signal", r.Signal).WithHint("name one like TERM, INT or KILL")
@@ -48,7 +48,7 @@ func (m *Service) signal(ctx context.Context, s *Table, id string, r api.SignalR
 }
 
 // ResizeProcess changes the size of a process's terminal.
-func (m *Service) ResizeProcess(ctx context.Context, caller policy.Caller, ref, id string, size api.Size) error {
+func (m *Runner) ResizeProcess(ctx context.Context, caller policy.Caller, ref, id string, size api.Size) error {
 	s, err := m.o.Find(caller, policy.VerbResize, ref)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (m *Service) ResizeProcess(ctx context.Context, caller policy.Caller, ref, 
 	return m.resize(ctx, s, id, size.Rows, size.Cols)
 }
 
-func (m *Service) resize(ctx context.Context, s *Table, id string, rows, cols uint16) error {
+func (m *Runner) resize(ctx context.Context, s *Table, id string, rows, cols uint16) error {
 	if rows == 0 || cols == 0 {
 		return api.Invalid("rows", "a terminal of %d rows and %d columns was asked for", rows, cols).WithHint("at least 1 each")
 	}
@@ -72,7 +72,7 @@ func (m *Service) resize(ctx context.Context, s *Table, id string, rows, cols ui
 }
 
 // onProcess runs one small call about a process on the agent.
-func (m *Service) onProcess(ctx context.Context, s *Table, call func(context.Context, *agent.Client) error) error {
+func (m *Runner) onProcess(ctx context.Context, s *Table, call func(context.Context, *agent.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	client, err := s.sandbox.Agent(ctx)

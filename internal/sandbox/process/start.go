@@ -17,7 +17,7 @@ import (
 // left of it, with one exception: an agent that is no longer reachable may have started it, and
 // then the list shows it. A start that repeats an ID with the same spec returns the existing
 // process. A start that has begun is finished even if the caller disconnects.
-func (m *Service) StartProcess(ctx context.Context, caller policy.Caller, ref string, permit policy.ProcessPermit) (api.Process, error) {
+func (m *Runner) StartProcess(ctx context.Context, caller policy.Caller, ref string, permit policy.ProcessPermit) (api.Process, error) {
 	s, err := m.o.Find(caller, policy.VerbStart, ref)
 	if err != nil {
 		return api.Process{}, err
@@ -93,7 +93,7 @@ func processStart(s *Table, permit policy.ProcessPermit, given map[string]string
 
 // prepare makes the directory of a process, with its record and its log, so that
 // a daemon that dies in the middle knows what it has to look for.
-func (m *Service) prepare(s *Table, permit policy.ProcessPermit, id string) (_ *process, release func(), err error) {
+func (m *Runner) prepare(s *Table, permit policy.ProcessPermit, id string) (_ *process, release func(), err error) {
 	spec := permit.Spec()
 	p := newProcess(filepath.Join(s.dir, processesDir, id), processRecord{Process: m.o.Redacted(api.Process{
 		ExecID: id, Name: spec.Name, Argv: permit.Argv(), State: api.ProcessStarting, Managed: true, Running: true,
@@ -124,7 +124,7 @@ func (m *Service) prepare(s *Table, permit policy.ProcessPermit, id string) (_ *
 }
 
 // discard takes away a process that was not started.
-func (m *Service) discard(s *Table, p *process) {
+func (m *Runner) discard(s *Table, p *process) {
 	s.drop(p)
 	if err := p.erase(); err != nil {
 		m.o.Logger.Error("discard process", "sandbox", s.names.ID, "process", p.id, "error", err)
@@ -133,7 +133,7 @@ func (m *Service) discard(s *Table, p *process) {
 
 // askStart asks the agent for a process, and once more when the connection broke
 // before the answer: the id makes that harmless.
-func (m *Service) askStart(ctx context.Context, s *Table, start agent.Process) (api.Process, error) {
+func (m *Runner) askStart(ctx context.Context, s *Table, start agent.Process) (api.Process, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	for again := true; ; again = false {

@@ -24,7 +24,7 @@ const (
 // offset are repeats and are skipped. If they differ from what the process got there, or are too
 // old to compare, another client has written in the meantime, which is api.CodeConflict. It returns
 // when everything has been written to the process. On error, the answer says how much was.
-func (m *Service) WriteStdin(ctx context.Context, caller policy.Caller, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
+func (m *Runner) WriteStdin(ctx context.Context, caller policy.Caller, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
 	var ack api.StdinAck
 	s, err := m.o.Find(caller, policy.VerbStdin, ref)
 	if err != nil {
@@ -78,7 +78,7 @@ func (m *Service) WriteStdin(ctx context.Context, caller policy.Caller, ref, id 
 }
 
 // managed returns a managed process, or says why it does not exist.
-func (m *Service) managed(ctx context.Context, s *Table, id string) (*process, error) {
+func (m *Runner) managed(ctx context.Context, s *Table, id string) (*process, error) {
 	if p := s.get(id); p != nil {
 		return p, nil
 	}
@@ -122,7 +122,7 @@ func inputHeld(id string) error {
 // an offset of -1 appends. One write at a time reaches the process. When the
 // connection breaks, the offset makes it harmless to write again: once, or, for
 // the patient, until the process or ctx ends.
-func (m *Service) give(ctx context.Context, s *Table, p *process, offset int64, data []byte, patient bool) (int64, error) {
+func (m *Runner) give(ctx context.Context, s *Table, p *process, offset int64, data []byte, patient bool) (int64, error) {
 	select {
 	case p.stdin <- struct{}{}:
 	case <-ctx.Done():
@@ -154,7 +154,7 @@ func (m *Service) give(ctx context.Context, s *Table, p *process, offset int64, 
 }
 
 // endInput closes the input of a process.
-func (m *Service) endInput(ctx context.Context, s *Table, p *process, patient bool) error {
+func (m *Runner) endInput(ctx context.Context, s *Table, p *process, patient bool) error {
 	select {
 	case p.stdin <- struct{}{}:
 	case <-ctx.Done():
@@ -166,7 +166,7 @@ func (m *Service) endInput(ctx context.Context, s *Table, p *process, patient bo
 
 // insist makes a call that may be repeated, again when the connection broke under
 // it. The patient also wait for a sandbox that is paused.
-func (m *Service) insist(ctx context.Context, s *Table, p *process, patient bool, call func(*agent.Client) error) error {
+func (m *Runner) insist(ctx context.Context, s *Table, p *process, patient bool, call func(*agent.Client) error) error {
 	var again retry
 	for tries := 0; ; tries++ {
 		if ended, _ := p.ended(); ended {

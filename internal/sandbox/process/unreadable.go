@@ -14,7 +14,7 @@ const unreadableLogBytes = 1 << 40
 
 // unreadableProcess is what is kept of a process whose record cannot be read: its output,
 // until it is removed by name or with its sandbox. It is told once.
-func (m *Service) unreadableProcess(s *Table, dir string, err error) *process {
+func (m *Runner) unreadableProcess(s *Table, dir string, err error) *process {
 	id := filepath.Base(dir)
 	file := filepath.Join("owners", m.o.Owner, "sandboxes", s.names.ID, processesDir, id, processRecordFile)
 	m.o.Logger.Error("the record of a process cannot be read: its output is kept", "sandbox", s.names.ID, "process", id, "file", filepath.Join(dir, processRecordFile), "error", err)

@@ -1,4 +1,4 @@
-package sandbox
+package admission
 
 import (
 	"context"
@@ -20,8 +20,8 @@ func quiet() {}
 // served, tenant by tenant.
 func TestLimiterServesTenantsInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newLimiter(policy.Admission{Starting: 1, Queued: 100})
-		leave, err := g.enter(t.Context(), "a", quiet)
+		g := New(policy.Admission{Starting: 1, Queued: 100})
+		leave, err := g.Enter(t.Context(), "a", quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,7 +31,7 @@ func TestLimiterServesTenantsInTurn(t *testing.T) {
 		for _, who := range []string{"a1", "a2", "a3", "b1", "c1"} {
 			waits := make(chan struct{})
 			wg.Go(func() {
-				leave, err := g.enter(t.Context(), who[:1], func() { close(waits) })
+				leave, err := g.Enter(t.Context(), who[:1], func() { close(waits) })
 				if err != nil {
 					t.Error(err)
 					return
@@ -59,16 +59,16 @@ func TestLimiterServesTenantsInTurn(t *testing.T) {
 // A full queue refuses at once and says when to retry; one tenant fills half of it.
 func TestLimiterThatIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newLimiter(policy.Admission{Starting: 1, Queued: 4})
+		g := New(policy.Admission{Starting: 1, Queued: 4})
 		ctx, cancel := context.WithCancel(t.Context())
-		leave, err := g.enter(ctx, "a", quiet)
+		leave, err := g.Enter(ctx, "a", quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
-				if leave, err := g.enter(ctx, "a", quiet); err == nil {
+				if leave, err := g.Enter(ctx, "a", quiet); err == nil {
 					leave()
 				}
 			})
@@ -76,7 +76,7 @@ func TestLimiterThatIsFull(t *testing.T) {
 		synctest.Wait()
 		refused := func(tenant string) {
 			t.Helper()
-			_, err := g.enter(ctx, tenant, quiet)
+			_, err := g.Enter(ctx, tenant, quiet)
 			e, ok := errors.AsType[*api.Error](err)
 			if !ok || e.Code != api.CodeTooMany || !e.Retryable || e.RetryAfterMS < 1000 || e.Judge() != api.ClassLimit {
 				t.Errorf("with a full queue: %+v, want too_many with when to come again", err)
@@ -85,7 +85,7 @@ func TestLimiterThatIsFull(t *testing.T) {
 		refused("a")
 		for range 2 {
 			wg.Go(func() {
-				if leave, err := g.enter(ctx, "b", quiet); err == nil {
+				if leave, err := g.Enter(ctx, "b", quiet); err == nil {
 					leave()
 				}
 			})
@@ -99,7 +99,7 @@ func TestLimiterThatIsFull(t *testing.T) {
 		if g.running != 0 || g.queued != 0 || len(g.queues) != 0 || len(g.turns) != 0 {
 			t.Errorf("left: %d inside, %d queued, %v, %v", g.running, g.queued, g.queues, g.turns)
 		}
-		if leave, err := g.enter(t.Context(), "c", quiet); err != nil {
+		if leave, err := g.Enter(t.Context(), "c", quiet); err != nil {
 			t.Error(err)
 		} else {
 			leave()
@@ -110,7 +110,7 @@ func TestLimiterThatIsFull(t *testing.T) {
 // No creation waits indefinitely, and creations that begin and end at random leave nothing behind.
 func TestLimiterIsLeftAsItWas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newLimiter(policy.Admission{Starting: 3, Queued: 1000})
+		g := New(policy.Admission{Starting: 3, Queued: 1000})
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		inside, most := 0, 0
@@ -118,7 +118,7 @@ func TestLimiterIsLeftAsItWas(t *testing.T) {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%17)*300*time.Millisecond)
 				defer cancel()
-				leave, err := g.enter(ctx, fmt.Sprint(i%5), quiet)
+				leave, err := g.Enter(ctx, fmt.Sprint(i%5), quiet)
 				if err != nil {
 					return
 				}
@@ -137,13 +137,13 @@ func TestLimiterIsLeftAsItWas(t *testing.T) {
 		if most != 3 || g.running != 0 || g.queued != 0 || len(g.queues) != 0 || len(g.turns) != 0 {
 			t.Errorf("%d at once; left: %d inside, %d queued, %v, %v", most, g.running, g.queued, g.queues, g.turns)
 		}
-		leave, _ := g.enter(t.Context(), "a", quiet)
+		leave, _ := g.Enter(t.Context(), "a", quiet)
 		for range 2 {
-			if _, err := g.enter(t.Context(), "a", quiet); err != nil {
+			if _, err := g.Enter(t.Context(), "a", quiet); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := g.enter(t.Context(), "a", quiet); api.CodeOf(err) != api.CodeNoCapacity {
+		if _, err := g.Enter(t.Context(), "a", quiet); api.CodeOf(err) != api.CodeNoCapacity {
 			t.Errorf("after %s: %v", maxQueueTime, err)
 		}
 		leave()

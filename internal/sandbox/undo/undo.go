@@ -1,4 +1,4 @@
-package sandbox
+package undo
 
 import (
 	"context"
@@ -18,18 +18,19 @@ type step struct {
 	undo func(context.Context) error
 }
 
-// undoStack is what a creation has done so far. It is undone in reverse order,
+// Stack is what a creation has done so far. It is undone in reverse order,
 // on a context that the caller's cancellation does not reach.
-type undoStack []step
+type Stack []step
 
-func (u *undoStack) push(name string, undo func(context.Context) error) {
+// Push adds a step that has been done.
+func (u *Stack) Push(name string, undo func(context.Context) error) {
 	*u = append(*u, step{name, undo})
 }
 
-// run undoes everything and returns what failed, each named by its step. What
+// Run undoes everything and returns what failed, each named by its step. What
 // failed stays on the stack, so that run may be called again.
-func (u *undoStack) run(ctx context.Context) error {
-	var left undoStack
+func (u *Stack) Run(ctx context.Context) error {
+	var left Stack
 	var errs []error
 	for _, s := range slices.Backward(*u) {
 		stepCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)

@@ -1,4 +1,4 @@
-package sandbox
+package admission
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 // maxQueueTime is how long a creation waits at most.
 const maxQueueTime = 10 * time.Minute
 
-// limiter lets so many in at a time. It is safe for concurrent use.
-type limiter struct {
+// Limiter lets so many in at a time. It is safe for concurrent use.
+type Limiter struct {
 	limits policy.Admission
 
 	mu      sync.Mutex
@@ -30,13 +30,14 @@ type limiter struct {
 // ticket is a waiting creation. in is closed when its turn has come.
 type ticket struct{ in chan struct{} }
 
-func newLimiter(a policy.Admission) *limiter {
-	return &limiter{limits: a, queues: map[string][]*ticket{}}
+// New returns a limiter with the bounds of a policy.
+func New(a policy.Admission) *Limiter {
+	return &Limiter{limits: a, queues: map[string][]*ticket{}}
 }
 
-// enter waits until the caller is admitted, and returns the function that leaves. If it has to
+// Enter waits until the caller is admitted, and returns the function that leaves. If it has to
 // wait, it first calls waits, which reports the progress.
-func (g *limiter) enter(ctx context.Context, tenant string, waits func()) (leave func(), err error) {
+func (g *Limiter) Enter(ctx context.Context, tenant string, waits func()) (leave func(), err error) {
 	g.mu.Lock()
 	if g.running < g.limits.Starting && g.queued == 0 {
 		g.running++
@@ -69,11 +70,13 @@ func (g *limiter) enter(ctx context.Context, tenant string, waits func()) (leave
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if isClosed(t.in) {
+	select {
+	case <-t.in:
 		// Its turn came in the same moment: the next one's has come.
 		g.running--
 		g.next()
 		return nil, err
+	default:
 	}
 	g.giveUp(tenant, t)
 	return nil, err
@@ -84,7 +87,7 @@ const maxRetryAfter = 30 * time.Second
 
 // full is the error for one tenant's creation that cannot even wait. The caller
 // holds g.mu.
-func (g *limiter) full(tenant string) *api.Error {
+func (g *Limiter) full(tenant string) *api.Error {
 	if g.queued < g.limits.Queued && len(g.queues[tenant]) < max(g.limits.Queued/2, 1) {
 		return nil
 	}
@@ -97,7 +100,7 @@ func (g *limiter) full(tenant string) *api.Error {
 }
 
 // giveUp takes one who waits out of its line. The caller holds g.mu.
-func (g *limiter) giveUp(tenant string, t *ticket) {
+func (g *Limiter) giveUp(tenant string, t *ticket) {
 	line := g.queues[tenant]
 	for i := range line {
 		if line[i] == t {
@@ -119,7 +122,7 @@ func (g *limiter) giveUp(tenant string, t *ticket) {
 }
 
 // leaver counts who is inside from now until leave is called, once.
-func (g *limiter) leaver() (leave func()) {
+func (g *Limiter) leaver() (leave func()) {
 	begun := time.Now()
 	return sync.OnceFunc(func() {
 		g.mu.Lock()
@@ -135,7 +138,7 @@ func (g *limiter) leaver() (leave func()) {
 }
 
 // next lets in whose turn it is. The caller holds g.mu.
-func (g *limiter) next() {
+func (g *Limiter) next() {
 	for g.running < g.limits.Starting && len(g.turns) > 0 {
 		tenant := g.turns[0]
 		g.turns = g.turns[1:]
@@ -151,9 +154,9 @@ func (g *limiter) next() {
 	}
 }
 
-// Starting says how many sandboxes are being made now, and how many wait for that.
-func (m *Manager) Starting() (starting, queued int) {
-	m.limiter.mu.Lock()
-	defer m.limiter.mu.Unlock()
-	return m.limiter.running, m.limiter.queued
+// Counts are how many creations run, and how many wait.
+func (g *Limiter) Counts() (running, queued int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running, g.queued
 }

@@ -1,4 +1,4 @@
-package sandbox
+package process
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 // DialPort opens a stream to a port at 127.0.0.1 inside. The end of ctx ends only
 // the call; the stream is use of the sandbox until it is closed, and breaks when
 // the sandbox ends. It has CloseWrite.
-func (m *Manager) DialPort(ctx context.Context, caller policy.Caller, ref string, port int) (net.Conn, error) {
-	s, err := m.find(caller, policy.VerbPort, ref)
+func (m *Runner) DialPort(ctx context.Context, caller policy.Caller, ref string, port int) (net.Conn, error) {
+	s, err := m.o.Find(caller, policy.VerbPort, ref)
 	if err != nil {
 		return nil, err
 	}
-	release := s.use()
+	release := s.sandbox.Use()
 	var conn net.Conn
-	err = s.procs.Call(ctx, func(ctx context.Context, client *agent.Client) (err error) {
+	err = m.onProcess(ctx, s, func(ctx context.Context, client *agent.Client) (err error) {
 		conn, err = client.DialPort(ctx, port)
 		return err
 	})

@@ -1,9 +1,9 @@
-package sandbox
+package hostfile
 
 import "golang.org/x/sys/unix"
 
-// machineMemory is how much memory this machine has; 0 where it cannot be known.
-func machineMemory() int64 {
+// Memory is how much memory this machine has; 0 where it cannot be known.
+func Memory() int64 {
 	var machine unix.Sysinfo_t
 	if unix.Sysinfo(&machine) != nil {
 		return 0

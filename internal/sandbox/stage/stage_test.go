@@ -1,4 +1,4 @@
-package sandbox
+package stage
 
 import (
 	"slices"
@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	allMaking   = []making{makingUnrecorded, makingCanceled, makingRecorded, makingAnnounced, makingUnreadable}
-	allTeardown = []teardown{teardownNone, teardownDue, teardownRemoving, teardownErasing, teardownRemoved}
+	allMaking   = []Creation{makingUnrecorded, CreationCanceled, CreationRecorded, CreationAnnounced, CreationUnreadable}
+	allTeardown = []Teardown{TeardownNone, TeardownDue, TeardownRemoving, TeardownErasing, TeardownRemoved}
 )
 
 // machine is one of the two machines, by the names of its stages.
@@ -32,7 +32,7 @@ func TestLifecycleSteps(t *testing.T) {
 	unreadable       .        .        .         .         .`,
 			func(from, to int) (int, bool) {
 				m := allMaking[from]
-				ok := m.step(allMaking[to])
+				ok := m.Step(allMaking[to])
 				return slices.Index(allMaking, m), ok
 			}},
 		"teardown": {`
@@ -44,7 +44,7 @@ func TestLifecycleSteps(t *testing.T) {
 	removed    .   .      .       .       .`,
 			func(from, to int) (int, bool) {
 				s := allTeardown[from]
-				ok := s.step(allTeardown[to])
+				ok := s.Step(allTeardown[to])
 				return slices.Index(allTeardown, s), ok
 			}},
 	} {
@@ -71,19 +71,19 @@ func TestLifecycleSteps(t *testing.T) {
 
 // What each stage means for those that read it.
 func TestLifecycleStages(t *testing.T) {
-	for m, want := range map[making][2]bool{
-		makingUnrecorded: {false, false}, makingCanceled: {false, false}, makingRecorded: {true, false},
-		makingAnnounced: {true, true}, makingUnreadable: {true, true},
+	for m, want := range map[Creation][2]bool{
+		makingUnrecorded: {false, false}, CreationCanceled: {false, false}, CreationRecorded: {true, false},
+		CreationAnnounced: {true, true}, CreationUnreadable: {true, true},
 	} {
-		if got := [2]bool{m.recorded(), m.announced()}; got != want {
+		if got := [2]bool{m.Recorded(), m.Announced()}; got != want {
 			t.Errorf("making %d: recorded, announced are %v", m, got)
 		}
 	}
-	for s, want := range map[teardown][2]bool{
-		teardownNone: {false, false}, teardownDue: {false, false}, teardownRemoving: {true, false},
-		teardownErasing: {true, true}, teardownRemoved: {true, true},
+	for s, want := range map[Teardown][2]bool{
+		TeardownNone: {false, false}, TeardownDue: {false, false}, TeardownRemoving: {true, false},
+		TeardownErasing: {true, true}, TeardownRemoved: {true, true},
 	} {
-		if got := [2]bool{s.removing(), s.erasing()}; got != want {
+		if got := [2]bool{s.Removing(), s.Erasing()}; got != want {
 			t.Errorf("teardown %d: removing, erasing are %v", s, got)
 		}
 	}
@@ -103,21 +103,20 @@ func TestLegalCombinations(t *testing.T) {
 		api.StateFailed:   {"ax", "NR"},
 		api.StateDeleting: {"ucrax", "REG"},
 	}
-	if len(want) != len(allStates) || len(combinations) != len(allStates) {
+	if len(want) != len(api.States()) || len(combinations) != len(api.States()) {
 		t.Fatal("a state is missing")
 	}
-	for _, state := range allStates {
+	for _, state := range api.States() {
 		for i, m := range allMaking {
 			for j, s := range allTeardown {
 				ok := strings.Contains(want[state][0], making[i:i+1]) && strings.Contains(want[state][1], teardown[j:j+1])
-				l := &live{info: api.Sandbox{State: state}, making: m, teardown: s}
-				if err := l.check(); (err == nil) != ok {
-					t.Errorf("%s with stage %d of making and %d of teardown: %v", state, m, s, err)
+				if Legal(state, m, s) != ok {
+					t.Errorf("%s with stage %d of making and %d of teardown: legal %t", state, m, s, !ok)
 				}
 			}
 		}
 	}
-	if legal("unknown", makingAnnounced, teardownNone) {
+	if Legal("unknown", CreationAnnounced, TeardownNone) {
 		t.Error("an unknown state is legal")
 	}
 }

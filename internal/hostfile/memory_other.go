@@ -1,0 +1,6 @@
+//go:build darwin || windows
+
+package hostfile
+
+// Memory is unknown: sandboxes run on another machine.
+func Memory() int64 { return 0 }
