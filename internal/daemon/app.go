@@ -114,7 +114,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x api.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isListener,
 		Recordings: recordings, EndpointSockets: endpointSockets(),
 	}
-	var approvals *approval.Queue // of a daemon, where somebody can answer
+	var approvals *approval.Queue // of a daemon, where an operator can answer
 	if !ephemeral {
 		if events, err = h.openEvents(); err != nil {
 			return h, err
@@ -156,8 +156,8 @@ func (h *app) openEvents() (*event.Log, error) {
 	return events, err
 }
 
-// listen has what happens to sandboxes published and recorded, and what they ask put
-// where somebody can answer.
+// listen has events of sandboxes published and recorded, and their questions put where an operator can
+// answer.
 func (h *app) listen(o *sandbox.Options, events *event.Log) *approval.Queue {
 	approvals := approval.New(func(a api.Approval) { h.core.Asked(a) })
 	o.Ask = approvals.Ask
@@ -295,7 +295,7 @@ func auditOptions(home string, r rules.Rules, secrets *secret.Store, alarm func(
 	}
 }
 
-// retention is the operator's rule; none is the room's default.
+// retentionOf is the operator's rule; without one, the default.
 func retentionOf(r rules.RetentionRule) retention.Rule {
 	out := retention.Rule{Count: r.Count}
 	if r.For != nil {

@@ -67,8 +67,8 @@ const (
 	keyBoxListen = "box.listen"
 )
 
-// DefaultWaiting is how many agents of the engine native wait where nobody says: as many
-// as are asked for at once by somebody who has two processors.
+// DefaultWaiting is how many agents of the engine native wait by default: as many as a user of two
+// processors asks for at once.
 const DefaultWaiting = 2
 
 // settingsFile is the usual settings file, in the home.
@@ -86,7 +86,7 @@ type ConfigInput struct {
 	Flags map[string][]string
 	// Environ is as os.Environ has it.
 	Environ []string
-	// DefaultHome is the home where nobody names one.
+	// DefaultHome is the home if no setting names one.
 	DefaultHome string
 }
 
@@ -316,14 +316,14 @@ func readSettings(path string, optional bool) ([]byte, error) {
 	return data, nil
 }
 
-// Shown is one setting as it may be shown to anyone.
+// Shown is one setting as any user may see it.
 type Shown struct {
 	Key    string
 	Value  any
 	Source string
 }
 
-// usual is what stands for a setting that nobody made: a place in the home.
+// usual is the default of a setting: a path in the home.
 func (c Configuration) usual(key string) any {
 	switch key {
 	case keySettings:

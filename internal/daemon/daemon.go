@@ -56,7 +56,7 @@ type Config struct {
 	// Nsjail is the path of the nsjail binary; empty is the one in PATH.
 	Nsjail string
 	// Waiting is how many agents of the engine native a daemon keeps that wait for the next
-	// sandboxes, once there was one; zero is none.
+	// sandboxes, once there was one; zero keeps no agents.
 	Waiting int
 	// Box has the daemon serve LangBot too; nil does not.
 	Box *Box
@@ -80,7 +80,7 @@ type Box struct {
 	// with a token, and loopback without one.
 	Host string
 	Port int
-	// In and Out are a pipe on which its control connection is; nil is none. The end
+	// In and Out are a pipe on which its control connection is; both may be nil. The end
 	// of the pipe ends the daemon.
 	In  io.Reader
 	Out io.Writer

@@ -126,7 +126,7 @@ func forgetOwner(engines, owner string) error {
 	return errors.Join(errs...)
 }
 
-// keepFromOOM has the kernel kill the daemon after everything else of ours when memory
+// keepFromOOM has the kernel kill the daemon last of Cloche's processes when memory
 // runs out. It is no reason not to serve.
 func keepFromOOM(log *slog.Logger) {
 	score, err := pidfd.KeepFromOOM()

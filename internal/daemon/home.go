@@ -38,8 +38,8 @@ import (
 //	  recordings/      what endpoints recorded, by tenant
 //	  workspaces/      named workspaces
 //
-// An owner whose lock is free is dead, and whoever finds it sweeps it. That the
-// lock is the kernel's makes this hold whatever an owner died of.
+// An owner whose lock is free is dead, and the daemon that finds it sweeps it. The kernel frees the
+// lock, whatever an owner died of.
 type home struct {
 	dir   string
 	owner string
@@ -48,8 +48,8 @@ type home struct {
 
 const lockFile = "lock"
 
-// openHome makes the home as far as it is missing. Nobody but its owner may
-// look into it: it holds tokens and sockets.
+// openHome makes the home as far as it is missing. Only its owner may
+// read it: it holds tokens and sockets.
 func openHome(dir string) (*home, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -168,7 +168,7 @@ func (h *home) watch(ctx context.Context) error {
 }
 
 // discard removes the directory of an owner whose lock this process has. The lock goes
-// last, and while nobody else can take it: a system may keep a file that is open.
+// last, and while no other process can take it: a system may keep a file that is open.
 func (h *home) discard(owner string, lock *os.File) error {
 	dir := h.path("owners", owner)
 	sandboxes, err := filepath.Glob(filepath.Join(dir, "sandboxes", "*"))
@@ -291,7 +291,7 @@ func (h *home) sweepOwner(ctx context.Context, owner string, engines []engine.En
 }
 
 // sweepUnlocked removes the directory of an owner that died before it had a lock. One with
-// sandboxes and without a lock may live, or be all that is left of somebody's files: it is
+// sandboxes and without a lock may live, or be all that is left of a user's files: it is
 // kept.
 func (h *home) sweepUnlocked(owner string) error {
 	unlock, err := h.lockOwners()
@@ -350,8 +350,8 @@ func (h *home) lockOwners() (unlock func(), err error) {
 // tryLock takes the lock of a file that it makes; errOwned when it is taken.
 func tryLock(path string) (*os.File, error) { return tryLockAs(path, os.O_CREATE) }
 
-// tryLockOf is tryLock of somebody else's file, which is not made: fs.ErrNotExist is that
-// there is none.
+// tryLockOf is tryLock of another owner's file, which is not made: the error is fs.ErrNotExist if it
+// does not exist.
 func tryLockOf(path string) (*os.File, error) { return tryLockAs(path, 0) }
 
 func tryLockAs(path string, flag int) (*os.File, error) {

@@ -13,10 +13,10 @@ import (
 )
 
 // endpointSockets is how many connections endpoints may have to their targets. Windows
-// bounds what a process may have open by nothing but its memory.
+// bounds what a process may have open by its memory alone.
 func endpointSockets() int64 { return 8192 }
 
-// connPair makes two ends of a connection, which nobody else has a way to.
+// connPair makes two ends of a connection that no other process can reach.
 func connPair() (ours, theirs net.Conn, err error) {
 	ours, theirs = net.Pipe()
 	return ours, theirs, nil
@@ -34,7 +34,7 @@ func hostsFile() string {
 	return filepath.Join(os.Getenv("SystemRoot"), "System32", "drivers", "etc", "hosts")
 }
 
-// notifyReload: there is no signal that says so; the policy file is looked at all the same.
+// notifyReload: there is no signal for it; the daemon checks the policy file anyway.
 func notifyReload(chan<- os.Signal) {}
 
 // isSocketPath tells what follows unix:// in an address: a path with its drive.
@@ -49,7 +49,7 @@ func socketPath(p string) string {
 }
 
 // listenPrivate makes a socket that only its owner can connect to. Windows does not say
-// who is at its other end, so it is whoever gets to its directory: nobody else may.
+// who is at its other end, so only its owner may enter its directory.
 func listenPrivate(ctx context.Context, path string) (net.Listener, error) {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

@@ -113,9 +113,8 @@ func aliases(file, name string) []string {
 	return out
 }
 
-// socketDirs are the directories of the unix sockets by which this daemon and those of
-// its engines are called, but for the socket in the home, by the names they are given and
-// by where those lead.
+// socketDirs are the directories of the unix sockets of this daemon and of its engines, except for the
+// socket in the home: by the names in the settings, and with their symlinks resolved.
 func socketDirs(cfg Config) []string {
 	addresses := slices.Concat(cfg.Listen,
 		docker.Hosts(docker.Docker, cfg.Docker.Host, os.Getenv), docker.Hosts(docker.Podman, cfg.Podman.Host, os.Getenv))
@@ -139,8 +138,8 @@ func socketDirs(cfg Config) []string {
 	return slices.Compact(out)
 }
 
-// isListener says whether an address leads to this daemon's own API, which is no service
-// to lend to a sandbox. A listener at every address is one at any.
+// isListener says whether an address leads to this daemon's own API, which is not a service
+// for a sandbox. A listener at every address is one at any.
 func (h *app) isListener(to netip.AddrPort) bool {
 	open := h.listeners.Load()
 	if open == nil {

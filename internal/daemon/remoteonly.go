@@ -65,7 +65,7 @@ func (a absent) Create(context.Context, engine.Plan) (engine.Instance, error) { 
 // Recover implements engine.Engine.
 func (a absent) Recover(context.Context, []byte) (engine.Instance, error) { return nil, a.error() }
 
-// Sweep implements engine.Engine: there is nothing of anybody's.
+// Sweep implements engine.Engine: there is nothing to sweep.
 func (absent) Sweep(context.Context, string, func(string) bool) error { return nil }
 
 // innerProgram is what a container begins with, which the build embeds.

@@ -26,7 +26,7 @@ func socketPair() ([2]int, error) {
 }
 
 // listenPrivate makes a socket that only its owner can connect to. It is made in a
-// directory that nobody else can enter and moved from there, for its descriptor has no
+// directory that no other user can enter and moved from there, for its descriptor has no
 // mode. It is not removed when it is closed; the next daemon replaces it.
 func listenPrivate(ctx context.Context, path string) (ln net.Listener, err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")

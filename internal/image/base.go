@@ -176,7 +176,7 @@ func (b *baseBuilder) addDir(name string, depth int) error {
 		case e.IsDir():
 			err = b.addDir(below, depth+1)
 		case e.Type()&fs.ModeSymlink != 0:
-			// Packed as it is; where it leads is packed only when somebody needs it.
+			// Packed as it is; its target is packed only when it is needed.
 			err = b.link(below)
 		case e.Type().IsRegular():
 			var info fs.FileInfo

@@ -40,7 +40,7 @@ type blob struct {
 }
 
 // fetchBlob makes sure that the blob is in the store and returns its path. What
-// an earlier transfer left is continued; whoever fetches the same blob meanwhile
+// an earlier transfer left is continued; another call for the same blob
 // waits. progress gets the bytes that are here.
 func (s *Store) fetchBlob(ctx context.Context, r *remote, b blob, progress func(done int64)) (string, error) {
 	path := s.oci.at("blobs", hexOf(b.digest))
@@ -56,7 +56,7 @@ func (s *Store) fetchBlob(ctx context.Context, r *remote, b blob, progress func(
 		return "", err
 	}
 	defer f.Close()
-	if s.haveBlob(path, b) { // by whoever had the lock
+	if s.haveBlob(path, b) { // by the last holder of the lock
 		_ = os.Remove(f.Name())
 		progress(b.size)
 		return path, nil
@@ -286,7 +286,7 @@ func digestOf(data []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// removeBlobs forgets blobs, but for those that somebody is fetching.
+// removeBlobs removes blobs, except those that are being fetched.
 func (s *Store) removeBlobs(layers []api.ImageLayer) {
 	for _, l := range layers {
 		if l.Digest != "" {

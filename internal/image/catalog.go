@@ -129,7 +129,7 @@ func (c *catalog) edit(ctx context.Context, change func(names)) error {
 	return c.writeJSON(c.at(namesFile), n)
 }
 
-// load returns the record of a digest; false when there is none that holds.
+// load returns the record of a digest; false without a valid record.
 func (c *catalog) load(digest string) (imageRecord, bool) {
 	c.mu.Lock()
 	r, ok := c.images[digest]
@@ -251,13 +251,13 @@ func (c *catalog) temp(prefix string) (*os.File, error) {
 	return f, nil
 }
 
-// sweepTemps removes temporary files that nobody has any more.
+// sweepTemps removes temporary files that no process has any more.
 func (c *catalog) sweepTemps() {
 	entries, _ := os.ReadDir(c.at("temp"))
 	for _, e := range entries {
 		path := c.at("temp", e.Name())
 		info, err := e.Info()
-		// Between its creation and its lock a file looks as if nobody had it.
+		// Between its creation and its lock a file looks unused.
 		if err != nil || time.Since(info.ModTime()) < time.Minute {
 			continue
 		}
@@ -272,7 +272,7 @@ func (c *catalog) sweepTemps() {
 	}
 }
 
-// lock takes the lock called name. Its file is gone when nobody has it.
+// lock takes the lock called name. Its file is removed with its last holder.
 func (c *catalog) lock(ctx context.Context, name string) (func(), error) {
 	path := c.at("locks", name)
 	f, err := lockFile(ctx, path)
@@ -285,7 +285,7 @@ func (c *catalog) lock(ctx context.Context, name string) (func(), error) {
 	}, nil
 }
 
-// busy reports whether somebody has the lock called name.
+// busy reports whether a process has the lock called name.
 func (c *catalog) busy(name string) bool {
 	f, err := hostfile.OpenFile(c.at("locks", name), os.O_RDWR, 0)
 	if err != nil {
@@ -296,7 +296,7 @@ func (c *catalog) busy(name string) bool {
 }
 
 // lockFile opens path, made when it is missing, and locks the file that has this
-// name then: whoever had the lock may have removed or renamed it.
+// name then: the last holder may have removed or renamed it.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
 	for {
 		f, err := hostfile.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

@@ -63,7 +63,7 @@ func part(program io.ReaderAt, size int64) parted {
 	return p
 }
 
-// length is that of the packed program.
+// length is the length of the packed program.
 func (p parted) length() int64 {
 	if p.cut == 0 {
 		return p.size
@@ -81,7 +81,7 @@ func (p parted) read() io.Reader {
 }
 
 // segmentTable is the table of segments in the head of a 64-bit little-endian
-// ELF file; nil if it is none or the table is not in the head.
+// ELF file; nil if it is not an ELF file or the table is not in the head.
 func segmentTable(head []byte) []byte {
 	if len(head) < 64 || string(head[:6]) != "\x7fELF\x02\x01" {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The on-disk format is that of Linux's fs/erofs: one superblock, 64-byte
+// The on-disk format is EROFS, as in Linux's fs/erofs: one superblock, 64-byte
 // extended inodes, directories and files as plain runs of whole blocks. Nothing
 // is packed behind an inode but the text of a symlink, because gVisor cannot map
 // a file whose data stands there; and no xattrs are written, because gVisor

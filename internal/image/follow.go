@@ -17,7 +17,7 @@ import (
 const maxFollowed = 40
 
 // Follow is where an absolute path leads in a root filesystem: the same path without
-// symbolic links. What is not there leads to itself, for somebody to make it.
+// symbolic links. A path that does not exist leads to itself, so that it can be made.
 func (r Rootfs) Follow(name string) (string, error) {
 	f, err := os.Open(r.Image)
 	if err != nil {
@@ -51,7 +51,7 @@ func follow(root fs.ReadLinkFS, name string) (string, error) {
 		info, err := root.Lstat(next[1:])
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			// Below what is not there nothing leads anywhere else.
+			// Below a missing directory there are no symlinks.
 			return path.Join(next, path.Join(left...)), nil
 		case err != nil:
 			return "", fmt.Errorf("read image: %w", err)

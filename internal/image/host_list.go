@@ -14,7 +14,7 @@ func maskedDirs() []string {
 }
 
 // etcAllowed are the names directly below /etc of which a copy is shown, as
-// patterns of path.Match. What is not here is not there.
+// patterns of path.Match. Other names are not shown.
 func etcAllowed() []string {
 	return []string{
 		// The dynamic linker and the ways by which commands find one another.

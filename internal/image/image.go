@@ -18,7 +18,7 @@ type Rootfs struct {
 	// Image is the path of an EROFS image on this machine.
 	Image string `json:"image"`
 	// Digest identifies the image: of host it is the digest of the file at Image,
-	// which says nothing about what Mounts show; of others that of the manifest.
+	// which says nothing about what Mounts show; of others the digest of the manifest.
 	Digest string `json:"digest"`
 	// Index is the digest of the list of platforms that it was chosen from.
 	Index string `json:"index,omitempty"`

@@ -465,7 +465,7 @@ func (im *importing) layers(ctx context.Context, sources []layerSource) error {
 }
 
 // keep makes the root filesystem, then the image one of the store's. Without a
-// name it would be one that nobody finds.
+// name, no caller would find it.
 func (im *importing) keep(ctx context.Context, sources []layerSource) error {
 	if im.ref.Repository == "" {
 		return api.Invalid("name", "what is imported has no name of its own").WithHint("give it one")

@@ -21,7 +21,7 @@ type Tree struct {
 // Stat is what an image has at a path.
 type Stat struct {
 	Type api.FileType
-	// Size is that of a file's content.
+	// Size is the size of a file's content.
 	Size int64
 	// Mode holds the permission, setuid, setgid and sticky bits.
 	Mode     uint32
@@ -77,7 +77,7 @@ func (t *Tree) lstat(name string) (fs.FileInfo, error) {
 	return fs.Stat(t.root, name)
 }
 
-// Names lists a directory; what is none has no names.
+// Names lists a directory; anything else has no names.
 func (t *Tree) Names(dir string) []string {
 	entries, err := fs.ReadDir(t.root, dir)
 	if err != nil {

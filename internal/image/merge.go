@@ -217,8 +217,8 @@ func entryNode(e archive.Entry) *node {
 
 // complete adds what programs expect of every root filesystem and an image may
 // leave to who runs it: where something will be mounted, who root is, and what
-// the machine is called. What the image has stays as it is, but for what is no
-// directory where every sandbox has one of its own: that is left out, and told.
+// the machine is called. What the image has stays as it is, except for a file at the path of
+// a directory that every sandbox has of its own: that is left out, and reported.
 func (t *tree) complete() (notes []string, err error) {
 	for _, name := range []string{".cloche", "dev", "proc", "sys", "tmp"} {
 		n := t.root.children[name]

@@ -62,7 +62,7 @@ func (s *Store) remove(ctx context.Context, r imageRecord) error {
 		return err
 	}
 	defer unlock()
-	// Names first: what nobody can name any more may disappear in any order.
+	// Names first: what has no name any more may disappear in any order.
 	err = s.oci.edit(ctx, func(n names) {
 		for _, name := range namesOf(n, r.Digest) {
 			delete(n, name)
@@ -107,7 +107,7 @@ type PruneOptions struct {
 
 // Prune makes what came from elsewhere occupy at most MaxBytes, as far as that
 // can be: first go layers as they were transferred, which are only kept to spare
-// a later pull, then images that nobody uses, those first that were not used for
+// a later pull, then unused images, those first that were not used for
 // the longest time.
 func (s *Store) Prune(ctx context.Context, o PruneOptions) (api.ImagePruneResult, error) {
 	s.oci.sweepTemps()
@@ -221,7 +221,7 @@ func (s *Store) Usage() (int64, error) {
 	return total, nil
 }
 
-// isHeld reports whether somebody holds an image.
+// isHeld reports whether an image is held.
 func (c *catalog) isHeld(digest string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,7 +262,7 @@ func (s *Store) pruneBlobs(used int64, o PruneOptions) (int64, error) {
 	return used, nil
 }
 
-// removeIdle removes a part of a blob unless somebody is fetching the rest.
+// removeIdle removes a part of a blob unless the rest is being fetched.
 func removeIdle(path string) bool {
 	f, err := hostfile.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {

@@ -22,10 +22,10 @@ import (
 type PullOptions struct {
 	// Platform is "linux/arm64" and the like; empty is this machine's.
 	Platform string
-	// Missing pulls only what is not here: a tag that has moved on stays as it is.
+	// Missing pulls only an image that the store does not have: a tag that has moved on stays as it is.
 	Missing bool
-	// Check, which may be nil, is asked about the image's digest, and that of its list
-	// of platforms where it has one, before more than the manifest is fetched.
+	// Check, which may be nil, is asked about the image's digest, and the digest of its list
+	// of platforms if it has one, before more than the manifest is fetched.
 	Check func(digest, index string) error
 	// Limits bound what the layers unpack to, all together.
 	Limits archive.Limits
@@ -39,7 +39,7 @@ type PullOptions struct {
 // Pull brings an image here and returns it. Everything that comes has the digest
 // that it should have before any of it is read. Pulls of one image at the same
 // time, also of several processes, are one; a pull that was broken off is
-// continued by the next. An error is a *api.Error, but for defects of this
+// continued by the next. An error is a *api.Error, except for defects of this
 // machine.
 func (s *Store) Pull(ctx context.Context, name string, o PullOptions) (api.Image, error) {
 	ref, err := api.ParseImageRef(name)
@@ -208,7 +208,7 @@ func (p *pull) make(ctx context.Context) (imageRecord, error) {
 	return r, err
 }
 
-// maxTransfer is what a pull may transfer where nobody says less: a registry that
+// maxTransfer is what a pull may transfer by default: a registry that
 // never ends must not fill the disk before it is found out.
 const maxTransfer = 64 << 30
 
@@ -305,7 +305,7 @@ func rootName(diffIDs []string) string {
 	return hex.EncodeToString(sum.Sum(nil)) + imageSuffix
 }
 
-// reporter tells of a pull's progress, and not more often than somebody can look.
+// reporter tells of a pull's progress, and not more often than a person can read.
 type reporter struct {
 	image string
 	tell  func(api.PullProgress)

@@ -93,8 +93,8 @@ func OpenWith(dir string, o Options) (*Store, error) {
 
 // Resolve returns the root filesystem that ref names: host, which it makes when
 // that is not there yet or when what it was made from has changed, or an image
-// that was pulled or imported, by name or digest. It never pulls. What is not
-// here is api.CodeNotFound; a mount point that the image cannot have is
+// that was pulled or imported, by name or digest. It never pulls. An image that the store
+// does not have is api.CodeNotFound; a mount point that the image cannot have is
 // api.CodeInvalid.
 func (s *Store) Resolve(ctx context.Context, ref string, need Need) (Rootfs, error) {
 	if ref != api.DefaultImage {
@@ -115,7 +115,7 @@ func (s *Store) Resolve(ctx context.Context, ref string, need Need) (Rootfs, err
 	return r.Rootfs, nil
 }
 
-// Sweep removes the images that nobody has used for at least unused and that
+// Sweep removes the images that were not used for at least unused and that
 // are not among keep, which holds paths as in Rootfs.Image. It returns how many
 // it removed.
 func (s *Store) Sweep(ctx context.Context, keep []string, unused time.Duration) (int, error) {
@@ -232,7 +232,7 @@ func (s *Store) Touch(path string) bool {
 	return true
 }
 
-// touch notes that an image is in use, and not more often than somebody asks.
+// touch notes that an image is in use, at most once in a while.
 func touch(path string) {
 	info, err := os.Lstat(path)
 	if now := time.Now(); err == nil && now.Sub(info.ModTime()) > freshen {

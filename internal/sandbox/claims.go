@@ -38,7 +38,7 @@ type keyedCreate struct {
 	err  error
 }
 
-// errUnwanted ends a creation that nobody waits for any more.
+// errUnwanted ends a creation that no caller waits for any more.
 var errUnwanted = errors.New("no caller waits for it any more")
 
 // digestOf is the digest of the request that a key stands for; empty where there is
@@ -78,7 +78,7 @@ func (c *claims) drop(tenant, key, sandbox string) {
 	}
 }
 
-// Keyed returns the sandbox of the caller's idempotency key. If there is none, the make function of
+// Keyed returns the sandbox of the caller's idempotency key. If it does not exist, the make function of
 // one caller creates it, and all callers that ask in the meantime wait for it. The context of make
 // has the values of that caller's context and ends when no caller waits any more. In that case
 // nothing is left of the sandbox. digest identifies the request. made is true for the caller whose

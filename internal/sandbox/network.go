@@ -231,7 +231,7 @@ func (m *Manager) SettleEgress(ctx context.Context, caller policy.Caller, verb p
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	// Nobody changes the rules meanwhile.
+	// No other call changes the rules meanwhile.
 	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	w, err := s.networkOf()

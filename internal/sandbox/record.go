@@ -37,7 +37,7 @@ type record struct {
 	// Removal is why and for whom that removal was begun.
 	Removal *removal `json:",omitempty"`
 	// Unsettled: a pause or a resume was under way, and what it came to is not
-	// known. Whoever reads this makes the sandbox run.
+	// known. The reader of this record makes the sandbox run.
 	Unsettled bool `json:",omitempty"`
 	// Began is when it began to run; a record without it is from a build for which
 	// that was its creation.

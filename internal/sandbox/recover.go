@@ -279,7 +279,7 @@ func (m *Manager) resolve(s *live) {
 	case !alive:
 	case state == api.StateStopping || state == api.StateFailed:
 		m.background(func() {
-			// Whoever asked for a kill has not asked for a grace.
+			// A kill has no grace.
 			before := m.graceful(s, defaultGrace)
 			if cause == api.EndedKilled {
 				before = nil

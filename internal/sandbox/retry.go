@@ -190,7 +190,7 @@ func (m *Manager) retry(s *live) *burst {
 		}
 		return r.burst
 	}
-	// Room for one word: the next is given when the burst of this one is over.
+	// One request at a time: the next is made when the burst of this one is over.
 	r := &retrying{again: make(chan struct{}, 1), burst: newBurst()}
 	b := r.burst
 	s.retrying = r

@@ -311,7 +311,7 @@ func (m *Manager) Delete(ctx context.Context, caller policy.Caller, ref string) 
 	return m.remove(context.WithoutCancel(ctx), s, whyAsked(api.EndedDeleted, caller))
 }
 
-// Removed returns the last record of a removed sandbox, by its ID. There is none yet while the
+// Removed returns the last record of a removed sandbox, by its ID. It is not found while the
 // removal is in progress.
 func (m *Manager) Removed(caller policy.Caller, id string) (api.Sandbox, bool) {
 	if m.listed(id) {

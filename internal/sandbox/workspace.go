@@ -162,7 +162,7 @@ func (m *Manager) measure(ctx context.Context, s *live, phase api.QuotaPhase) er
 }
 
 // measureAfter looks, in the background, at the workspace of a sandbox whose
-// managed process has ended. Nobody waits for an error: too much, or what could
+// managed process has ended. No caller waits for an error: too much, or what could
 // not be measured, is why the sandbox is removed. One that is being ended already
 // is left alone, since nothing in it can write any more.
 func (m *Manager) measureAfter(s *live) {

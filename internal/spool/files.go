@@ -50,7 +50,7 @@ func Open(o Options) (*Log, error) {
 	return l, nil
 }
 
-// recover takes up the files that are there. Nobody else sees the log yet.
+// recover takes up the files that are there. No other goroutine has the log yet.
 func (l *Log) recover() error {
 	seqs, err := l.list()
 	if err != nil {
@@ -83,7 +83,7 @@ func (l *Log) extend(to Ends) error {
 }
 
 // list returns the numbers of the segments that are there, in order. A number
-// that leaves no room for the next is not one of ours.
+// without a next one is not from this package.
 func (l *Log) list() ([]uint64, error) {
 	dir, err := l.root.Open(".")
 	if err != nil {
@@ -125,7 +125,7 @@ func (l *Log) adopt(seq uint64, last bool) error {
 		return errors.Join(l.root.Remove(name), f.Close())
 	}
 	if last {
-		err = l.mend(s, f, &finish)
+		err = l.repair(s, f, &finish)
 	}
 	l.finished = false
 	if err == nil && finish.at > 0 && finish.at+int64(length) == s.size {
@@ -144,8 +144,8 @@ func (l *Log) adopt(seq uint64, last bool) error {
 	return errors.Join(err, f.Close())
 }
 
-// mend cuts what is torn off the last segment.
-func (l *Log) mend(s *segment, f *os.File, finish *place) error {
+// repair cuts a torn record off the last segment.
+func (l *Log) repair(s *segment, f *os.File, finish *place) error {
 	last, ok, err := s.intact(f)
 	if err != nil {
 		return err
@@ -159,8 +159,8 @@ func (l *Log) mend(s *segment, f *os.File, finish *place) error {
 	return f.Truncate(s.size)
 }
 
-// room makes sure that n bytes fit into the last segment, or begins another.
-func (l *Log) room(n int64) error {
+// reserve makes sure that n bytes fit into the last segment, or begins another.
+func (l *Log) reserve(n int64) error {
 	if l.file != nil && l.segs[len(l.segs)-1].size+n <= l.segmentBytes {
 		return nil
 	}

@@ -7,7 +7,7 @@ import (
 
 // A segment is a file: one segment header, then records. A record is a header
 // and its data. All numbers are little endian. Each record begins with the
-// segment's salt, which is random and told to nobody, so that a program whose
+// segment's salt, which is random and secret, so that a program whose
 // output is in the log cannot write something that looks like a record.
 //
 //	segment  magic 8 · salt 8 · mark 56 · zero 4 · CRC32C of all before 4
@@ -21,7 +21,7 @@ const (
 	segmentMagic     = "clspool\x01"
 	segmentHeaderLen = 80
 	recordHeaderLen  = 56
-	// maxPosition leaves room to add to a position that was read from a file.
+	// maxPosition allows additions to a position that was read from a file.
 	maxPosition = 1 << 62
 )
 
@@ -92,7 +92,7 @@ func decodeHeader(b []byte, salt uint64) (header, bool) {
 	return h, h.valid()
 }
 
-// valid bounds what a header may say, whoever wrote it.
+// valid bounds what a header may say.
 func (h *header) valid() bool {
 	if h.stream < none || h.stream > stderr || h.length < 0 || h.length > maxRecord || h.lines < 0 || h.lines > h.length ||
 		h.pos < 0 || h.pos > maxPosition || h.off < 0 || h.off > h.pos || h.time < 0 {

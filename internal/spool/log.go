@@ -53,7 +53,7 @@ type Log struct {
 	closed     bool
 	// wake is closed when something changes that a reader waits for.
 	wake    chan struct{}
-	waiting atomic.Bool // somebody may hold wake
+	waiting atomic.Bool // a reader may hold wake
 }
 
 // Append adds a record, or a hole where it has no data or begins after End. Data
@@ -131,7 +131,7 @@ func (l *Log) store(h *header, data []byte) error {
 	if l.err != nil && time.Since(l.failed) < retryAfter {
 		return l.err
 	}
-	err := l.room(recordHeaderLen + int64(len(data)))
+	err := l.reserve(recordHeaderLen + int64(len(data)))
 	if err == nil {
 		err = l.write(h, data)
 	}
@@ -198,8 +198,8 @@ func (l *Log) End() int64 {
 	return l.end.pos
 }
 
-// Offsets are the ends of the two streams. Bytes that are missing and of which
-// nobody knows the stream yet are in neither.
+// Offsets are the ends of the two streams. Missing bytes whose stream is not
+// known yet are in neither.
 func (l *Log) Offsets() (stdoutEnd, stderrEnd int64) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -275,7 +275,7 @@ func (r *Reader) joins(out *Record, first, h *header) bool {
 		len(out.Data)+h.length <= maxRecord && h.time-first.time <= joinWithin && first.time-h.time <= joinWithin
 }
 
-// own is where h begins in the reader's count; -1 where nobody knows.
+// own is where h begins in the reader's count; -1 if that is not known.
 func (r *Reader) own(h *header) int64 {
 	switch r.stream {
 	case none:

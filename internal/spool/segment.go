@@ -67,7 +67,7 @@ func (s *segment) find(pos int64) place {
 }
 
 // recoverSegment reads the headers of a file and leaves out whatever is damaged.
-// finish is where the finishing record's data is; 0 if there is none. The error
+// finish is where the finishing record's data is; 0 without such a record. The error
 // is one of reading; a file that is no segment is nil.
 func recoverSegment(seq uint64, f io.ReaderAt, fileSize int64) (s *segment, finish place, length int, err error) {
 	w := window{read: f.ReadAt, want: 8 << 10, limit: min(fileSize, maxSegment)}
@@ -141,7 +141,7 @@ type window struct {
 	at  int64
 }
 
-// has reports whether n bytes at at can be had without reading.
+// has reports whether the window has n bytes at at.
 func (w *window) has(at int64, n int) bool {
 	return at >= w.at && at+int64(n) <= w.at+int64(len(w.buf))
 }
@@ -167,7 +167,7 @@ func (w *window) bytes(at int64, n int) ([]byte, error) {
 }
 
 // header returns the first record at or after at that is whole and may follow m,
-// and where it is; io.EOF if there is none. What is skipped is damaged.
+// and where it is; io.EOF without such a record. What is skipped is damaged.
 func (w *window) header(at int64, salt uint64, m *mark) (header, int64, error) {
 	var key [8]byte
 	binary.LittleEndian.PutUint64(key[:], salt)

@@ -22,7 +22,7 @@ type Options struct {
 	// may have it open.
 	Dir string
 	// MaxBytes is how much disk the log may take, its own headers included; 0 is
-	// 64 MiB. The oldest eighth is dropped to make room.
+	// 64 MiB. The oldest eighth is dropped when it is full.
 	MaxBytes int64
 	// TailBytes is how much of the end is kept in memory, where readers that are
 	// near the end share it; 0 is 256 KiB.
@@ -43,15 +43,15 @@ type Ends struct {
 // Record is a run of output of one stream, or a gap.
 type Record struct {
 	// Stream is api.Stdout or api.Stderr. Of a gap it may be empty: then
-	// Offset means nothing, because nobody knows whose bytes are missing.
+	// Offset means nothing, because it is not known whose bytes are missing.
 	Stream api.Stream
 	// Position of the first byte of Data in both streams together, and Offset in
 	// Stream.
 	Position, Offset int64
 	// Time is when the first byte was read from the process. Of a gap that a reader
-	// gets, it is that of a record beside it.
+	// gets, it is the time of a record beside it.
 	Time time.Time
-	// Data is shared between readers: whoever gets it must not change it.
+	// Data is shared between readers, which must not change it.
 	Data []byte
 	// Gap is set, with no data, where bytes are missing before Position: of the
 	// stream that the reader chose, or of both together when it chose none.

@@ -8,7 +8,7 @@ import (
 // tail is the end of the log in memory: blocks that readers share. What a block
 // holds is never changed, only added to, so a reader takes slices of it under
 // Log.mu and uses them without. A reader holds the block that it was last given
-// and nothing else: one that stands still keeps that block from being used
+// and nothing else: one that does not read on keeps that block from being used
 // again, and one that is given up leaves it to the garbage collector.
 type tail struct {
 	// start is the mark from which on the tail knows everything.
@@ -16,7 +16,7 @@ type tail struct {
 	blocks []*block
 	size   int
 	max    int
-	// spare is a block that the tail has let go of and nobody holds.
+	// spare is a free block.
 	spare *block
 }
 
@@ -78,7 +78,7 @@ func (t *tail) fresh(n int) *block {
 	return b
 }
 
-// let lets go of the oldest block. Log.mu is held, so that nobody begins to hold
+// let releases the oldest block. Log.mu is held, so that no reader begins to hold
 // it.
 func (t *tail) let() {
 	b := t.blocks[0]

@@ -31,9 +31,9 @@ const daemonGroup = "daemon"
 // into which it moves this process, and below which all sandboxes are.
 //
 // The process itself has to go there. The kernel lets a user fork into a group
-// only if the user may also manage the group that both have in common, and that
-// of a login session and of the user's systemd is root's. Only systemd can move
-// a process from one to the other, and it may only move those of the user.
+// only if the user may also manage the group that both have in common, and the
+// group that a login session and the user's systemd have in common is root's. Only systemd can move
+// a process from one to the other, and it may only move the user's processes.
 //
 // The scope lives while a process is in it: this one, or any sandbox. A later
 // daemon asks for a scope of its own, under another name, and finds the sandboxes
@@ -237,8 +237,8 @@ func vacate(dir string, pid int) error {
 	return nil
 }
 
-// handDownFromTop hands controllers down from the top of what is used. Where that has
-// processes it cannot be; when the only one is this process, it makes room.
+// handDownFromTop hands controllers down from the top of what is used. That fails if the top has
+// processes; if this process is the only one, it leaves.
 func (h Hierarchy) handDownFromTop() error {
 	err := h.handDown(h.Mount.Path)
 	if !errors.Is(err, unix.EBUSY) {

@@ -22,7 +22,7 @@ type bus struct {
 	address string // as the specification of D-Bus writes it
 }
 
-// findBuses are the buses of this user's systemd, or of the system's for root,
+// findBuses are the buses of this user's systemd, or for root of the system,
 // the likeliest first.
 func findBuses(root bool, getenv func(string) string) []bus {
 	var buses []bus
@@ -117,8 +117,8 @@ func (b bus) startScope(ctx context.Context, s scope) error {
 		return err
 	}
 	defer conn.Close()
-	// Systemd answers when the job is queued, and signals when it is done. Only
-	// whoever wants the signal before gets it for certain.
+	// Systemd answers when the job is queued, and signals when it is done. A
+	// subscription before the call does not miss it.
 	signals := make(chan *dbus.Signal, 64)
 	conn.Signal(signals)
 	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchSender(systemdName),

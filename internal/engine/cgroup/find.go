@@ -45,12 +45,12 @@ func In(l Layout, all ...Hierarchy) Maker {
 }
 
 // Find looks which hierarchies are mounted and usable by root, and asks systemd for a
-// place where there is none. That may take delegationTimeout, and may move this process
+// group if none is. That may take delegationTimeout, and may move this process
 // into another cgroup.
 func Find(l Layout, root bool) Maker { return find(l, root, true) }
 
-// Look is Find of what is at hand: it asks nobody and moves nothing, but for this
-// process where it is alone in the top of a hierarchy of version 2.
+// Look is Find without systemd. It moves no process, except for this one where it is alone in the top
+// of a hierarchy of version 2.
 func Look(l Layout, root bool) Maker { return find(l, root, false) }
 
 func find(l Layout, root, ask bool) Maker {
@@ -58,8 +58,8 @@ func find(l Layout, root, ask bool) Maker {
 	if err != nil {
 		return None("the mounts of this process cannot be read")
 	}
-	// Of this thread: the first one, which stands for the process, may be that of an
-	// engine's spawner and in the group of a sandbox just now.
+	// Of this thread: the first one, which stands for the process, may be the spawner of an
+	// engine and in the group of a sandbox just now.
 	own, err := os.ReadFile("/proc/thread-self/cgroup")
 	if err != nil {
 		return None("the cgroup of this process cannot be read")
@@ -116,8 +116,8 @@ func ParseMounts(mountinfo string) []Mount {
 	return mounts
 }
 
-// own is the directory of a process's group, from its /proc/…/cgroup. There is
-// none where that is outside of what is mounted.
+// own is the directory of a process's group, from its /proc/…/cgroup. It is
+// missing where that is outside of what is mounted.
 func (m Mount) own(cgroups string) (string, bool) {
 	for line := range strings.Lines(cgroups) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -171,7 +171,7 @@ func (m Maker) Has(controller string) bool {
 	return slices.ContainsFunc(m.All, func(h Hierarchy) bool { return h.Has(controller) })
 }
 
-// Unified is the hierarchy of version 2, with controllers or without; nil is none.
+// Unified is the hierarchy of version 2, with controllers or without; nil if it is not mounted.
 func (m Maker) Unified() *Hierarchy {
 	i := slices.IndexFunc(m.All, func(h Hierarchy) bool { return h.Mount.Version == 2 })
 	if i < 0 {

@@ -17,23 +17,23 @@ import (
 )
 
 // ErrNoFreezer says that the group has no part in a hierarchy of version 2, whose
-// freezer the kernel keeps: nobody has to remember it, and what is frozen can be killed.
+// freezer the kernel keeps: no process has to remember it, and what is frozen can be killed.
 var ErrNoFreezer = errors.New("there is no cgroup hierarchy of version 2 that the daemon can use")
 
-// freezer is the directory that can make the group stand still.
+// freezer is the directory of the group's freezer.
 func (g *Group) freezer() (string, bool) {
 	dir := g.Unified()
 	return dir, dir != "" && unix.Access(filepath.Join(dir, "cgroup.freeze"), unix.W_OK) == nil
 }
 
-// Frozen reports whether the group stands still, or soon will.
+// Frozen reports whether the group is frozen, or soon will be.
 func (g *Group) Frozen() bool {
 	dir, ok := g.freezer()
 	return ok && readInt(dir, "cgroup.freeze") == 1
 }
 
-// Freeze makes every process stand still and returns when that is so. After an error
-// they go on as before. It is ErrNoFreezer where that cannot be.
+// Freeze freezes every process and returns when all are frozen. After an error they run as before. The
+// error is ErrNoFreezer if the group cannot be frozen.
 func (g *Group) Freeze(ctx context.Context) error {
 	err := g.freeze(ctx, "1", "frozen 1")
 	if err != nil && !errors.Is(err, ErrNoFreezer) {

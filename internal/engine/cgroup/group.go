@@ -29,8 +29,8 @@ const (
 	Usage  = "cpuacct"
 )
 
-// guestGroup is what the group of the sandbox's own processes is called, below that of
-// an instance.
+// guestGroup is the name of the group of the sandbox's own processes, below the group of an
+// instance.
 const guestGroup = "guest"
 
 // Layout says what an engine's groups look like. It is the same for all of them.
@@ -42,8 +42,8 @@ type Layout struct {
 	// Bare takes a hierarchy of version 2 without any of them too: processes can be
 	// born in its groups, and freeze.
 	Bare bool
-	// Split says in which hierarchies there is another group below that of an instance,
-	// for the sandbox's own processes; nil is in none. The limits are that group's; the
+	// Split says in which hierarchies there is another group below the group of an instance,
+	// for the sandbox's own processes; nil is no hierarchy. The limits are that group's; the
 	// whole gets Overhead bytes more. So when a program takes too much, the kernel looks
 	// for a victim among the sandbox's processes, and what serves them still has memory
 	// to clear up with. In one common group it could be the first to go.
@@ -62,7 +62,7 @@ type Hierarchy struct {
 	Root string
 	// Uses are controllers.
 	Uses []string
-	// Nested says that Root is inside a group that is somebody else's to remove: it
+	// Nested says that Root is inside a group that another owner removes: it
 	// goes with the last of its groups.
 	Nested bool
 }
@@ -84,7 +84,7 @@ type Part struct {
 	overhead int64
 }
 
-// below are the groups below that of the instance.
+// below are the groups below the group of the instance.
 func (p Part) below() []string {
 	switch {
 	case !p.split:
@@ -140,7 +140,7 @@ func (h Hierarchy) mkdir(owner, id string) error {
 	var err error
 	for range tries {
 		if len(h.handed()) == 0 {
-			// What is above is there but for the first time.
+			// The groups above exist, except the first time.
 			if err = os.Mkdir(filepath.Join(h.Root, owner, id), 0o755); !errors.Is(err, fs.ErrNotExist) {
 				break
 			}
@@ -254,7 +254,7 @@ func ownGroup(h Hierarchy) (string, error) {
 }
 
 // Joins are the files to write 0 to, of version 1: a first process that was not born in
-// the group to join it, and what it starts to get into that of the guest. The caller
+// the group to join it, and what it starts to join the group of the guest. The caller
 // closes them, also after an error.
 func (g *Group) Joins() (join, guest []*os.File, err error) {
 	for _, p := range g.Parts {
@@ -285,7 +285,7 @@ func openTasks(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// Unified is the directory of version 2; empty is none.
+// Unified is the directory of version 2; empty if the group has none.
 func (g *Group) Unified() string {
 	for _, p := range g.Parts {
 		if p.Mount.Version == 2 {
@@ -308,7 +308,7 @@ func (g *Group) Paths() []string {
 func (g *Group) Remove(ctx context.Context) error {
 	for _, p := range g.Parts {
 		for _, name := range p.below() {
-			// Nothing is left in it, as a rule: then nobody needs to look.
+			// As a rule nothing is left in it: then no walk is needed.
 			_ = os.Remove(filepath.Join(p.Dir, name))
 		}
 		if err := RemoveTree(ctx, p.Dir); err != nil {

@@ -85,7 +85,7 @@ func (h Hierarchy) limit(dir string, l engine.Limits) error {
 func quota(cpus float64) string { return strconv.FormatInt(int64(cpus*CPUPeriod), 10) }
 
 // within is the share of processors that a group may be given. Version 1 refuses
-// a quota above that of a group around it, where version 2 takes it and applies
+// a quota above the quota of a group around it, where version 2 takes it and applies
 // the smaller.
 func (h Hierarchy) within(cpus float64) float64 {
 	if h.Root == "" {

@@ -24,8 +24,8 @@ const (
 )
 
 // Shown are the directories that have the limits of the sandbox's own processes, and what
-// they use: of version 1 one for each hierarchy with limits, or that of version 2. Without
-// controllers there are none.
+// they use: of version 1 one for each hierarchy with limits, or the one of version 2. Without
+// controllers there are no such directories.
 func (m Maker) Shown(g *Group) []Shown {
 	var first, second []Shown
 	for _, p := range g.Parts {
@@ -49,7 +49,7 @@ func (m Maker) Shown(g *Group) []Shown {
 }
 
 // processors is the file of version 1 that lists the processors of this process, and so of
-// the sandboxes, which have no group of their own for that; empty is none. The JVM reads no
+// the sandboxes, which have no group of their own for that; empty if it is not mounted. The JVM reads no
 // limits of version 1 where nothing of this hierarchy is mounted.
 func (m Maker) processors() string {
 	own, err := os.ReadFile("/proc/thread-self/cgroup")

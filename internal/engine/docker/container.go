@@ -25,7 +25,7 @@ const shmTarget = "/dev/shm"
 const ownPids = 64
 
 // oomScore has the kernel kill what is in a container before our daemon and theirs when
-// memory runs out. The agent has the same as its programs: nobody inside can write to /proc.
+// memory runs out. The agent has the same as its programs: no process inside can write to /proc.
 const oomScore = 500
 
 // sysProcessors is what is kept of /sys.
@@ -109,7 +109,7 @@ func (c *creation) options(image, volume string) client.ContainerCreateOptions {
 		ReadonlyRootfs: p.Root.ReadOnly, OomScoreAdj: oomScore,
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
 		LogConfig:     container.LogConfig{Type: "none"},
-		// Nobody answers there; what the host has is its own affair.
+		// No server answers there: the host's resolvers are not for the sandbox.
 		DNS: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, DNSSearch: []string{"."},
 		Init: &no,
 		Resources: container.Resources{

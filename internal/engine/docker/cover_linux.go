@@ -18,9 +18,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
-// covers says whether what is the host's can be covered in a daemon's containers. That is
-// done from here, in the container's mount namespace: the runtime takes no files of ours for
-// /proc without showing where they lie, and of a socket that is gone by then it would leave
+// covers reports whether paths of the host can be covered in a daemon's containers. That is
+// done from here, in the container's mount namespace: the runtime takes no files of this process for
+// /proc without showing where they are, and of a socket that is gone by then it would leave
 // a file in the host's directory.
 func (e *Engine) covers(d *daemon, info system.Info) bool {
 	path, isSocket := strings.CutPrefix(d.host, "unix://")
@@ -64,7 +64,7 @@ func (c *creation) cover(ctx context.Context, id string) error {
 	return thread.Do(ctx, func() error { return coverIn(ns, hostrootfs.StandIns(), shown, c.p.Mounts) })
 }
 
-// mountNamespace is that of a process, if the process is in a container. Its cgroup has
+// mountNamespace is the mount namespace of a process, if the process is in a container. Its cgroup has
 // the container's name: the number may be another process's here.
 func mountNamespace(pid int, id string) (*os.File, error) {
 	proc := "/proc/" + strconv.Itoa(pid)

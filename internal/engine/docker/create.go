@@ -57,7 +57,7 @@ func (c *creation) info(ctx context.Context) (system.Info, error) {
 }
 
 // Create implements engine.Engine. What changes something at the daemon is not cut
-// off when the caller goes away: nobody could tell then what has become of it. The
+// off when the caller goes away: the result would not be known then. The
 // caller waits for it, for as long as a start takes, and then it is taken back.
 func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, error) {
 	if err := e.check(p); err != nil {
@@ -172,7 +172,7 @@ func (c *creation) run(ctx context.Context) (*instance, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, c.e.nobody("create sandbox "+c.p.ID, problems)
+		return nil, c.e.noDaemon("create sandbox "+c.p.ID, problems)
 	}
 	c.d = d
 	var err error
@@ -236,13 +236,13 @@ func (c *creation) makeContainer(ctx context.Context) (string, error) {
 		case errdefs.IsConflict(err) || c.isAnothers(ctx):
 			return "", api.Errorf(api.CodeExists, "create sandbox %s: it exists already", c.p.ID).WithCause(err)
 		case errdefs.IsNotFound(err) && try == 0:
-			s.forget() // somebody removed the image
+			s.forget() // the image was removed
 			continue
 		case errdefs.IsInvalidArgument(err) && len(c.p.Mounts) > 0:
 			return "", api.Errorf(api.CodeUnsupported, "the daemon of engine %s does not take the directories that are to be mounted: it does not see them", c.e.opts.Name).
 				WithHint("set %s.shares_host_fs to no where the daemon has files of its own", c.e.opts.Name).WithCause(err)
 		}
-		c.made = true // nobody knows
+		c.made = true // it is not known
 		return "", err
 	}
 }
@@ -360,8 +360,8 @@ func waitReady(out io.Reader) error {
 	return fmt.Errorf("the agent says: %s", strings.ToValidUTF8(strings.TrimSpace(string(first)+line), "?"))
 }
 
-// nobody is the error where no daemon answers.
-func (e *Engine) nobody(what string, problems []api.Problem) error {
+// noDaemon is the error where no daemon answers.
+func (e *Engine) noDaemon(what string, problems []api.Problem) error {
 	out := api.Errorf(api.CodeUnavailable, "%s: no %s daemon answers", what, e.opts.Name).
 		WithHint("start it; `cloche doctor` says how").WithCause(fmt.Errorf("%v", problems))
 	out.Retryable = true

@@ -2,8 +2,8 @@
 // daemon, or of a Podman that answers to the same calls.
 //
 // A sandbox is one container with one command: the agent. The container has a
-// network of its own with nothing but a loopback device, no capability but those
-// that a process of uid 0 is given inside, no_new_privs, the daemon's own filter of
+// network of its own with only a loopback device, only the capabilities
+// of a process of uid 0 inside, no_new_privs, the daemon's own filter of
 // system calls, and its limits by the daemon's cgroups. The daemon's socket is never
 // in it. What the engine makes has labels with the owner and the sandbox, and
 // nothing without them is ever touched.

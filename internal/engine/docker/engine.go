@@ -70,7 +70,7 @@ type Engine struct {
 	stores  sync.Map           // of *store, by host
 }
 
-// program is that of package inner.
+// program is the program of package inner.
 type program struct {
 	data []byte
 	hash string
@@ -80,7 +80,7 @@ type program struct {
 type daemon struct {
 	*client.Client
 	host string
-	// shared is what was found of its files; nil is that nobody has looked.
+	// shared reports whether it shares the host's files; nil if that is not known yet.
 	shared atomic.Pointer[bool]
 }
 
@@ -92,7 +92,7 @@ var (
 	_ engine.VolumeKeeper = (*Engine)(nil)
 )
 
-// New makes an engine. It talks to nobody yet.
+// New makes an engine. It connects to no daemon yet.
 func New(o Options) (*Engine, error) {
 	if o.Name != Docker && o.Name != Podman {
 		return nil, api.Errorf(api.CodeInternal, "engine %q is neither docker nor podman", o.Name)

@@ -13,8 +13,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// classify makes an error of a call one of ours. What the daemon says may name
-// paths of its host, so it is the cause and not the message.
+// classify makes an api.Error of the error of a call. The daemon's text may name paths of its host, so
+// it is the cause and not the message.
 func (e *Engine) classify(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil

@@ -49,7 +49,7 @@ func Hosts(name, chosen string, getenv func(string) string) []string {
 	return hosts
 }
 
-// pipes are where the daemon of an engine listens on Windows: that of Docker's packages, or
+// pipes are where the daemon of an engine listens on Windows: the pipe of Docker's packages, or of
 // the first machine that Podman makes.
 func pipes(name string) []string {
 	if name == Podman {
@@ -58,7 +58,7 @@ func pipes(name string) []string {
 	return []string{"npipe:////./pipe/docker_engine"}
 }
 
-// checkHost says what is wrong with a host before anybody talks to it.
+// checkHost says what is wrong with a host before the first connection to it.
 func checkHost(host, certDir string) *api.Problem {
 	u, err := url.Parse(host)
 	if err != nil {

@@ -224,7 +224,7 @@ func (i *instance) Close(ctx context.Context) error {
 	close(i.gone)
 	select {
 	case <-i.done:
-	case <-i.e.life.Done(): // nobody watches any more
+	case <-i.e.life.Done(): // the watch is over
 	}
 	if i.guard != nil {
 		i.guard.release()

@@ -11,8 +11,7 @@ const (
 	// labelOwner and labelSandbox are on each sandbox's container.
 	labelOwner   = "dev.cloche.owner"
 	labelSandbox = "dev.cloche.sandbox"
-	// labelTry tells the container of one Create from that of another for the same
-	// sandbox.
+	// labelTry tells the containers of different Creates of one sandbox apart.
 	labelTry = "dev.cloche.try"
 	// labelRoot is on an image that was made of a root filesystem, and labelSource says
 	// which file that was.

@@ -24,7 +24,7 @@ type line struct {
 	closed bool
 }
 
-// errRefused says that nobody listens at the agent's port.
+// errRefused says that no process listens at the agent's port.
 var errRefused = errors.New("no process listens at the agent's port")
 
 // dial opens a stream.

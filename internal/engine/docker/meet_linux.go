@@ -81,7 +81,7 @@ func peer(conn *net.UnixConn) (int, error) {
 }
 
 // meeting is a socket in the network namespace of a container, at which its first
-// process fetches the link. Nobody else is in that namespace yet.
+// process fetches the link. No other process is in that namespace yet.
 type meeting struct {
 	ln    *net.UnixListener
 	pid   int

@@ -16,7 +16,7 @@ func (e *Engine) egress(*daemon, system.Info) api.Enforcement {
 	return api.Enforcement{Reason: "the containers are on another machine, whose network namespaces cannot be entered from here"}
 }
 
-// meeting is where a container fetches a link. There is none here.
+// meeting is where a container fetches a link. This system has no links.
 type meeting struct{}
 
 func (c *creation) meet(context.Context, string) (*meeting, error) { return nil, errNoLink }

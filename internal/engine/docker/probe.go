@@ -65,7 +65,7 @@ func absentOn(system, name string) api.Problem {
 }
 
 // reportSockets says what keeps programs from sockets of the host in its directories. As
-// root, what is read-only is closed to them by whoever stages it.
+// root, read-only directories are closed to them when they are staged.
 func (e *Engine) reportSockets(r *engine.Report, d *daemon, info system.Info) {
 	if r.SharesHostFS {
 		hostrootfs.ReportSockets(r.Enforces, hostrootfs.Closing{ReadOnly: os.Geteuid() == 0, Covers: e.covers(d, info), Landlock: -1})
@@ -114,7 +114,7 @@ func (e *Engine) describe(r *engine.Report, d *daemon, info system.Info) {
 	r.Enforces["egress"] = e.egress(d, info)
 	e.reportSockets(r, d, info)
 	r.Enforces[api.EnforcesKernelFiles] = e.kernelFiles(d, info)
-	// A container's root is that of the daemon, and no daemon limits terminals.
+	// A container's root is the daemon's root, and no daemon limits terminals.
 	r.Enforces[api.EnforcesKernelTables] = api.Enforcement{Reason: tables(info)}
 }
 

@@ -20,7 +20,7 @@ type record struct {
 	Inner string `json:"inner"`
 	// Volumes: it has some.
 	Volumes bool `json:"volumes,omitempty"`
-	// Parent is the process that the instance dies with; nil is none.
+	// Parent is the process that the instance dies with; may be nil.
 	Parent *parent `json:"parent,omitempty"`
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Recover implements engine.Engine. A daemon that does not answer is
-// api.CodeUnavailable: nobody knows then what has become of the sandbox.
+// api.CodeUnavailable: the state of the sandbox is not known then.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
 	rec, err := parseRecord(state)
 	if err != nil {

@@ -2,7 +2,7 @@ package docker
 
 import "golang.org/x/sys/unix"
 
-// kernelRelease is that of this machine's kernel.
+// kernelRelease is the release of this machine's kernel.
 func kernelRelease() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

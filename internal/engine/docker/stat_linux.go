@@ -17,7 +17,7 @@ import (
 
 // groups are the cgroups of a container on this machine.
 type groups struct {
-	// memory and cpu are those of version 1; unified is that of version 2.
+	// memory and cpu are of version 1; unified is of version 2.
 	memory, cpu, unified string
 }
 

@@ -49,7 +49,7 @@ func (e *Engine) storeOf(d *daemon) *store {
 	return s.(*store)
 }
 
-// identity tells files apart that nobody changes once they are there.
+// identity tells files apart that do not change after their creation.
 func identity(name string) (string, error) {
 	fi, err := os.Stat(name)
 	if err != nil {
@@ -70,7 +70,7 @@ func hash(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// forget has everything looked up again: somebody removed it behind our back.
+// forget has everything looked up again, after another program has removed it.
 func (s *store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,10 +140,10 @@ func (s *store) dropStale(ctx context.Context) {
 	}
 }
 
-// errTakesNoMore ends the writing of an image that nobody reads any more.
+// errTakesNoMore ends the writing of an image whose reader has gone.
 var errTakesNoMore = errors.New("the daemon takes no more")
 
-// brokenImage is the error of an image of ours that cannot be read, whatever it ended
+// brokenImage is the error of one of Cloche's images that cannot be read, whatever it ended
 // with.
 func brokenImage(err error) error {
 	return api.Errorf(api.CodeInternal, "an image of a sandbox cannot be read").WithCause(err)
@@ -194,7 +194,7 @@ func (s *store) agent(ctx context.Context, a engine.Agent) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.agents[name] {
-		// A daemon of another version may have removed it when nobody had it.
+		// A daemon of another version may have removed it while no container had it.
 		_, err := s.d.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 		if err == nil || !errdefs.IsNotFound(err) {
 			return name, err
@@ -236,8 +236,8 @@ func (s *store) dropOldAgents(ctx context.Context, current string) {
 	}
 }
 
-// dropAgent removes an agent's volume that nobody has. That the daemon refuses to remove
-// one that a container has is what keeps one that somebody takes meanwhile.
+// dropAgent removes an agent's volume that no container has. The daemon refuses to remove one that a
+// container has, which keeps one that is taken meanwhile.
 func (s *store) dropAgent(ctx context.Context, name string) error {
 	having, err := s.d.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("volume", name)})
 	if err != nil {
@@ -261,7 +261,7 @@ const agentPrefix = "cloche-agent-"
 // volumeTarget is where the keeper of a volume sees it.
 const volumeTarget = "/volume"
 
-// keepTries are for another daemon of ours that makes the same: each kind of daemon
+// keepTries are for another Cloche daemon that makes the same: each kind of daemon
 // has errors of its own for that, and some have it half way.
 const keepTries = 10
 

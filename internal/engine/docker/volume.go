@@ -69,14 +69,14 @@ func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 	defer cancel()
 	d, problems := e.findDaemon(ctx)
 	if d == nil {
-		return e.nobody("remove volume "+name, problems)
+		return e.noDaemon("remove volume "+name, problems)
 	}
 	list, err := d.VolumeList(ctx, client.VolumeListOptions{Filters: withLabel(labelVolume, name)})
 	if err != nil {
 		return e.classify(ctx, "remove volume "+name, err)
 	}
 	for _, v := range list.Items {
-		// What somebody else made under our name is his.
+		// A volume that another program made under such a name is kept.
 		if v.Name != volumePrefix+name || v.Labels[labelVolume] != name {
 			continue
 		}
@@ -88,7 +88,7 @@ func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 }
 
 // dropVolumes removes the volumes of an owner's sandboxes whose containers are gone,
-// which happens where somebody else removes one: whose says of which.
+// which happens when another program removes one: whose says of which.
 func (d *daemon) dropVolumes(ctx context.Context, owner string, whose func(sandbox string) bool) error {
 	list, err := d.VolumeList(ctx, client.VolumeListOptions{Filters: withLabel(labelOwner, owner)})
 	if err != nil {

@@ -43,7 +43,7 @@ type call struct {
 	args [6]uintptr
 	// refs has a bit for each argument that is the number of a result.
 	refs uint8
-	// save is the result that gets the return value; negative is none.
+	// save is the result that gets the return value; negative discards it.
 	save int16
 	// skip is how many of the calls that follow are left out after a failure; without
 	// lenient a failure ends the child.
@@ -170,7 +170,7 @@ func (s *script) child() *child        { return (*child)(s.base()) }
 // close ends the script: it can be forked.
 func (s *script) close() error {
 	size := unsafe.Sizeof(call{})
-	at := s.room(size * uintptr(len(s.calls)))
+	at := s.reserve(size * uintptr(len(s.calls)))
 	if s.err != nil {
 		return s.err
 	}
@@ -180,8 +180,8 @@ func (s *script) close() error {
 	return nil
 }
 
-// room reserves memory, aligned to 16 bytes, and returns where it is.
-func (s *script) room(n uintptr) uintptr {
+// reserve reserves memory, aligned to 16 bytes, and returns where it is.
+func (s *script) reserve(n uintptr) uintptr {
 	at := (s.used + 15) &^ 15
 	if at+n > childSize-stackSize {
 		if s.err == nil {
@@ -195,7 +195,7 @@ func (s *script) room(n uintptr) uintptr {
 
 // bytes puts b into the child's memory and returns its address there.
 func (s *script) bytes(b []byte) uintptr {
-	at := s.room(uintptr(len(b)))
+	at := s.reserve(uintptr(len(b)))
 	if s.err != nil {
 		return 0
 	}
@@ -207,7 +207,7 @@ func (s *script) text(t string) uintptr { return s.bytes(append([]byte(t), 0)) }
 
 // vector is a list of strings with a nil at its end.
 func (s *script) vector(list []string) uintptr {
-	at := s.room(uintptr(len(list)+1) * unsafe.Sizeof(uintptr(0)))
+	at := s.reserve(uintptr(len(list)+1) * unsafe.Sizeof(uintptr(0)))
 	if s.err != nil {
 		return 0
 	}

@@ -53,9 +53,9 @@ type creation struct {
 	inst   *instance
 
 	// Of one that was begun before there was a plan, see spare.go.
-	tell     int // the other end of the agent's configuration; -1 is none
-	listener int // the agent's, which has no name yet; -1 is none
-	mount    int // of the agent's image; -1 is none
+	tell     int // the other end of the agent's configuration; -1 is closed
+	listener int // the agent's, which has no name yet; -1 is closed
+	mount    int // of the agent's image; -1 is closed
 	executed *os.File
 	told     bool // the agent is, so what fails from then on is its own
 }
@@ -180,11 +180,11 @@ func (c *creation) makeGroup(context.Context) error {
 // and takes it over.
 func (c *creation) give(fd int) (int, error) {
 	defer func() { _ = unix.Close(fd) }()
-	return c.lend(fd)
+	return c.giveCopy(fd)
 }
 
-// lend is give of what stays somebody else's.
-func (c *creation) lend(fd int) (int, error) {
+// giveCopy is give of a descriptor that its owner keeps.
+func (c *creation) giveCopy(fd int) (int, error) {
 	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, aboveFDs)
 	if err != nil {
 		return -1, fmt.Errorf("duplicate descriptor: %w", err)
@@ -193,7 +193,7 @@ func (c *creation) lend(fd int) (int, error) {
 	return high, nil
 }
 
-func (c *creation) lendFile(f *os.File) (int, error) { return c.lend(int(pidfd.RawFD(f))) }
+func (c *creation) lendFile(f *os.File) (int, error) { return c.giveCopy(int(pidfd.RawFD(f))) }
 
 // open makes or opens all that the child is given.
 func (c *creation) open(context.Context) error {

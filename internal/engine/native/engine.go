@@ -38,7 +38,7 @@ type Options struct {
 	// IDsDir is where ranges of ids are noted that are taken; empty is StateDir. Engines
 	// that share it never give one range to two sandboxes.
 	IDsDir string
-	// Jail is a program that isolates in the engine's stead; nil is none.
+	// Jail is a program that isolates in the engine's stead; may be nil.
 	Jail *Jail
 	// Pool is how many agents are kept that wait in namespaces of their own for the next
 	// sandboxes of an owner, so that those do not wait for the kernel to make them. They
@@ -134,7 +134,7 @@ func (e *Engine) Close() error {
 }
 
 // Probe implements engine.Engine. A machine that is usable stays so; one that is not
-// is looked at again each time, because somebody may be mending it.
+// is probed again each time, because an operator may be fixing it.
 func (e *Engine) Probe(ctx context.Context) engine.Report {
 	e.probing.Lock()
 	defer e.probing.Unlock()

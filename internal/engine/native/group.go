@@ -18,8 +18,8 @@ const overhead = 48 << 20
 // maxGroups is how many groups the agent can be told to put its processes into.
 const maxGroups = 4
 
-// groupLayout: on version 1 what the agent starts is in a group of its own, where a
-// limit that is reached leaves the agent room to say so. On version 2 the agent gets the
+// groupLayout: on version 1 what the agent starts is in a group of its own, where the
+// agent can report that a limit is reached. On version 2 the agent gets the
 // instance's group and makes its own in it.
 func groupLayout(name string) cgroup.Layout {
 	return cgroup.Layout{
@@ -33,7 +33,7 @@ func groupLayout(name string) cgroup.Layout {
 
 // findGroups looks which hierarchies are mounted and can be used, for the engine of that
 // name: no other has its directory in them. A normal user has what was delegated to it.
-// Nobody is asked for more: the engine gvisor, which is made before, has done that.
+// It asks systemd for nothing: the engine gvisor, which is made before, has done that.
 func findGroups(root bool, name string) cgroup.Maker {
 	return cgroup.Look(groupLayout(name), root)
 }

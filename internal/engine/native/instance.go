@@ -22,7 +22,7 @@ type instance struct {
 	state []byte
 	// init is the agent, the first process: all others die with it.
 	init *pidfd.Process
-	// above is the program that isolates it and ends with it; nil is none.
+	// above is the program that isolates it and ends with it; may be nil.
 	above *pidfd.Process
 	group *cgroup.Group
 
@@ -48,7 +48,7 @@ func newInstance(e *Engine, rec record, p, above *pidfd.Process, g *cgroup.Group
 	return i
 }
 
-// watch tells of a death that nobody asked for.
+// watch reports a death that no caller requested.
 func (i *instance) watch() {
 	defer close(i.buried)
 	if i.above == nil {

@@ -40,9 +40,9 @@ type Jail struct {
 
 // Jailed is what a Jail has to be told. It is called with no environment.
 type Jailed struct {
-	// Hostname is the sandbox's; empty is none of its own.
+	// Hostname is the sandbox's; empty keeps the host's.
 	Hostname string
-	// Root is where the root is, and Empty an empty directory that nobody can write to.
+	// Root is where the root is, and Empty an empty directory that no user can write to.
 	// Made has the files that stand for those of /proc, see hostrootfs.StandIns.
 	Root, Empty, Made string
 	// ReadOnly says that Root is.

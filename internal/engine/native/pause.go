@@ -14,7 +14,7 @@ import (
 var _ engine.Pauser = (*instance)(nil)
 
 // Pause implements engine.Pauser by the freezer of version 2, which the kernel keeps:
-// nobody has to remember it, and what is frozen can be killed.
+// no process has to remember it, and what is frozen can be killed.
 func (i *instance) Pause(ctx context.Context) error {
 	return i.drive(ctx, "pause", i.group.Freeze)
 }

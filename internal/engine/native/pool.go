@@ -14,8 +14,8 @@ import (
 // made for the one after it.
 const refillPause = 20 * time.Millisecond
 
-// pool keeps some spares at hand, all of one kind: that of the last sandbox that was
-// made. It makes none before there was one. It is safe for concurrent use.
+// pool keeps some agents ready, all of the kind of the last sandbox that was created. It makes none
+// before the first sandbox. It is safe for concurrent use.
 type pool struct {
 	e      *Engine
 	want   int
@@ -36,8 +36,8 @@ func newPool(e *Engine, want int) *pool {
 	return &pool{e: e, want: want, ctx: ctx, cancel: cancel, names: map[string]bool{}}
 }
 
-// take returns a spare that is alive and of the plan's kind, or nil. It is the caller's,
-// who says when it is none any more.
+// take returns an agent that is alive and of the plan's kind, or nil. It belongs to the caller, which
+// says when it is used up.
 func (s *pool) take(p engine.Plan) *creation {
 	if s.want == 0 || len(p.Agent.Config) > maxTold {
 		return nil
@@ -62,7 +62,7 @@ func (s *pool) take(p engine.Plan) *creation {
 	return nil
 }
 
-// drop ends a spare that is nobody's.
+// drop ends an unused agent.
 func (s *pool) drop(c *creation) {
 	c.rollback()
 	s.forget(c.rec.ID)

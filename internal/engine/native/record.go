@@ -10,9 +10,9 @@ type record struct {
 	pidfd.Head
 	// Init is the first process, the agent; zero before it is started.
 	Init pidfd.ID `json:"init,omitzero"`
-	// Jail is the program above it; zero when there is none.
+	// Jail is the program above it; zero without one.
 	Jail pidfd.ID `json:"jail,omitzero"`
-	// IDs is where the sandbox's range of ids begins on the host; 0 is none.
+	// IDs is where the sandbox's range of ids begins on the host; 0 without a range.
 	IDs uint32 `json:"ids,omitempty"`
 }
 

@@ -112,8 +112,8 @@ const awaitTime = 30 * time.Second
 
 // await waits until the daemon has given the ids, and is all that a script waits for.
 // Meanwhile the child has what descriptors the daemon has: its locks, its socket, the
-// far ends of other children's pipes. So it dies with the daemon, and does not wait for
-// ever where the daemon has died before it could say so.
+// far ends of other children's pipes. So it dies with the daemon, and does not wait
+// indefinitely if the daemon has died before that was set.
 func (s *script) await(goRead, goOn int) {
 	s.now = "wait for the ids"
 	s.do(unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, int(unix.SIGKILL))
@@ -242,11 +242,11 @@ func layer(p engine.Plan) string {
 	return strings.Join(hostrootfs.TmpfsOptions(size+8*4096, 0o755), ",")
 }
 
-// layerFlags are its mount's. Nothing but the kernel goes by that.
+// layerFlags are the flags of a layer's mount. Only the kernel uses it.
 const layerFlags = unix.MS_NOSUID | unix.MS_NODEV
 
-// overlay makes the root filesystem at root in the working directory, which is that of
-// a layer's.
+// overlay makes the root filesystem at root in the working directory, which is a
+// layer's.
 func (s *script) overlay(h *handed, flags int) {
 	s.mkdir("lower", 0o755)
 	s.move(h.root.at, "lower")

@@ -113,8 +113,8 @@ func (s *script) message(data []byte, rights []int) uintptr {
 		control = unix.UnixRights(rights...)
 	}
 	ancillary := s.bytes(control)
-	iov := s.room(unsafe.Sizeof(unix.Iovec{}))
-	head := s.room(unsafe.Sizeof(unix.Msghdr{}))
+	iov := s.reserve(unsafe.Sizeof(unix.Iovec{}))
+	head := s.reserve(unsafe.Sizeof(unix.Msghdr{}))
 	if s.err != nil {
 		return 0
 	}

@@ -26,7 +26,7 @@ import (
 // A spare is a creation that was begun before there was a plan, as far as it goes: the
 // agent is executed in namespaces and groups of its own, with ids of its own, and waits
 // for its configuration. It has seen no request, no image but its own and no mount. It
-// is a process as any other: what kills it, kills nobody else. Without the daemon its
+// is an ordinary process: what kills it kills no other sandbox. Without the daemon its
 // configuration ends, and so does it.
 
 // kind is what a plan must have in common with a spare.
@@ -105,7 +105,7 @@ func (c *creation) openWarm(context.Context) error {
 
 // openConversation makes what is used when there is a plan: the socket that the agent
 // is told its configuration by, and the one that it is going to accept on; and a pipe
-// that nobody has any more when the agent is executed.
+// that no process has any more when the agent is executed.
 func (c *creation) openConversation() error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -118,7 +118,7 @@ func (c *creation) openConversation() error {
 	if c.listener, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return os.NewSyscallError("socket", err)
 	}
-	if c.h.listener, err = c.lend(c.listener); err != nil {
+	if c.h.listener, err = c.giveCopy(c.listener); err != nil {
 		return err
 	}
 	var fds [2]int
@@ -203,14 +203,14 @@ func (c *creation) openRest(context.Context) error {
 	if err := c.idmap(ns); err != nil {
 		return err
 	}
-	if c.h.agent.fd, err = c.lend(c.mount); err != nil {
+	if c.h.agent.fd, err = c.giveCopy(c.mount); err != nil {
 		return err
 	}
-	agent, err := c.lend(c.child.Descriptor())
+	agent, err := c.giveCopy(c.child.Descriptor())
 	if err != nil {
 		return err
 	}
-	tell, err := c.lend(c.tell)
+	tell, err := c.giveCopy(c.tell)
 	if err != nil {
 		return err
 	}
