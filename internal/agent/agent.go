@@ -37,7 +37,7 @@ type Config struct {
 	// Port to listen on at 127.0.0.1; 0 is the constant Port.
 	Port int `json:"port,omitempty"`
 	// PidsMax bounds the processes and threads that the agent starts, together;
-	// the agent is not counted. 0 is none. It needs a cgroup v2 hierarchy inside
+	// the agent is not counted. 0 is unlimited. It needs a cgroup v2 hierarchy inside
 	// that belongs to the sandbox; without one the agent refuses to start.
 	PidsMax int64 `json:"pids_max,omitempty"`
 	// CPUs and MemoryBytes are limits that the engine enforces from outside. The agent

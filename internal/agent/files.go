@@ -116,7 +116,7 @@ func (f Files) Read(ctx context.Context, path string, offset, length int64) (io.
 }
 
 // Write writes a file whole or not at all: the new content replaces the old
-// one at the end. What is not a regular file is written in place, and so is what the user
+// one at the end. Anything except a regular file is written in place, and so is a file that the user
 // of the access may change and not replace.
 func (f Files) Write(ctx context.Context, path string, o WriteOptions, r io.Reader) (api.FileInfo, error) {
 	req := wire.Request{Op: wire.OpWrite, Path: api.Bytes(path), Mode: o.Mode, User: o.User, Parents: o.Parents}
@@ -128,7 +128,7 @@ func (f Files) Write(ctx context.Context, path string, o WriteOptions, r io.Read
 	return saneFile(fr.Info), err
 }
 
-// all are the files with the access of whoever names none.
+// all are the files with the default access.
 func (c *Client) all() Files { return c.Files(api.FileAccess{}) }
 
 // Stat is Files.Stat of a symlink itself, without an access.
@@ -174,7 +174,7 @@ func (c *Client) file(ctx context.Context, req wire.Request) (api.FileInfo, erro
 
 // send streams r as data and waits for the answer. An error of r ends the call
 // without the end mark, so that the agent discards what it has. An answer that
-// comes early, which is a refusal, ends the sending: nobody reads any more.
+// comes early, which is a refusal, ends the sending: the agent reads no more.
 func send[T any](k *call, r io.Reader) (T, error) {
 	type answer struct {
 		value T
@@ -219,7 +219,7 @@ func fill(r io.Reader, buf []byte) (n int, err error) {
 		n += m
 	}
 	if n == len(buf) {
-		err = nil // it comes again
+		err = nil // the next read returns it
 	}
 	return n, err
 }

@@ -47,7 +47,7 @@ const (
 
 // Follow calls fn with a process's output. It returns nil when the process has
 // ended for good and all its output was delivered, or at the present end. Chunks
-// follow each other without a hole but for gaps; an error of fn ends it and is
+// follow each other without a hole, except for gaps; an error of fn ends it and is
 // returned.
 func (c *Client) Follow(ctx context.Context, execID string, o FollowOptions, fn func(Chunk) error) error {
 	k, err := c.openIdle(ctx, wire.Request{Op: wire.OpFollow, ExecID: execID, Follow: &wire.Follow{Since: o.Since, Follow: o.Follow, Primary: o.Primary}})

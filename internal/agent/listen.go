@@ -35,7 +35,7 @@ type ListenOptions struct {
 	// Outside are directories in which the socket must not be, however its path leads
 	// there: the sandbox shares them with others.
 	Outside []string
-	// HTTP answers 502 or 503 in HTTP to whoever waits inside when the host is gone.
+	// HTTP answers 502 or 503 in HTTP to clients inside when the host is gone.
 	HTTP bool
 	// Connections bounds those at once; more are refused inside.
 	Connections int
@@ -156,7 +156,7 @@ func (c *Client) admit() {
 	}
 }
 
-// receive makes a connection of a stream, and waits until somebody takes it.
+// receive makes a connection of a stream, and waits until Accept takes it.
 func (c *Client) receive(s *yamux.Stream) {
 	c.nudge.BeginIdle()
 	ctx, cancel := context.WithCancel(c.life)
@@ -181,7 +181,7 @@ func (c *Client) receive(s *yamux.Stream) {
 	}
 }
 
-// listenerOf reads for whom a stream is, and from whom; nil is nobody.
+// listenerOf reads for whom a stream is, and from whom; nil if it has no listener.
 func (c *Client) listenerOf(k *call) (*Listener, *wire.Peer) {
 	_ = k.stream.SetReadDeadline(time.Now().Add(incomingTime))
 	k.Max = wire.MaxHello

@@ -37,7 +37,7 @@ type Nudger struct {
 	// touched is when something was sent last, in nanoseconds since born.
 	born    time.Time
 	touched atomic.Int64
-	// resting: run looks at touched no sooner than somebody tells it.
+	// resting: run looks at touched only when it is woken.
 	resting atomic.Bool
 }
 
@@ -104,7 +104,7 @@ func (n *Nudger) EndIdle() {
 	}
 }
 
-// Touch says that something was sent. It wakes nobody while run comes by soon anyway.
+// Touch says that something was sent. It wakes run only if run rests.
 func (n *Nudger) Touch() {
 	if n == nil {
 		return
@@ -152,7 +152,7 @@ func (n *Nudger) watch(timer *time.Timer, slots chan struct{}) bool {
 	for n.calls.Load()+n.idle.Load() > 0 {
 		n.resting.Store(pause > nudgeMin)
 		if now := n.touched.Load(); pause > nudgeMin && now != seen {
-			// Somebody sent before it could be known that run rests.
+			// A sender came before it could know that run rests.
 			wait, pause, seen = nudgeMin, nudgeMin, now
 			continue
 		}

@@ -154,8 +154,8 @@ func (c *Client) ForgetProcess(ctx context.Context, execID string) error {
 	return err
 }
 
-// HoldTimers makes timeouts, restart back-offs and readiness timeouts stand
-// still, or go on: those that run are later by as long as they were held. It
+// HoldTimers pauses timeouts, restart back-offs and readiness timeouts, or resumes
+// them: they end later by as long as they were held. It
 // lasts until it is taken back, whatever becomes of the connection.
 func (c *Client) HoldTimers(ctx context.Context, hold bool) error {
 	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpHold, Hold: hold})

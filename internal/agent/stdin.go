@@ -13,8 +13,8 @@ const (
 	// cancelTime is how long an abandoned write waits to hear how far it came.
 	cancelTime = 2 * time.Second
 	// inlineStdin is how much input goes with its request; more goes in frames of
-	// stdinFrame, of which stdinAhead are on their way at a time, so that word of
-	// giving up is never behind bytes that nobody takes.
+	// stdinFrame, of which stdinAhead are on their way at a time, so that a
+	// cancel never waits behind bytes that the agent does not take.
 	inlineStdin = 4 << 10
 	stdinFrame  = 96 << 10
 	stdinAhead  = 2
@@ -26,7 +26,7 @@ const (
 // left out, so a write whose answer was lost can be repeated; where it is among
 // the last InputKept bytes and not what p says, another has written, which is
 // api.CodeConflict. An offset past the end is api.CodeInvalid, and an ended process or a closed input
-// api.CodeState. The end of ctx abandons what is not written yet; the offset
+// api.CodeState. The end of ctx abandons the rest; the offset
 // returned with an error is how far the input is known to have come, 0 where
 // nothing is known.
 func (c *Client) WriteStdin(ctx context.Context, execID string, offset int64, p []byte) (int64, error) {

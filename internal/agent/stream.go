@@ -13,7 +13,7 @@ import (
 var errTooMuch = fmt.Errorf("%w: more bytes than asked for", wire.ErrFrame)
 
 // Stream is a streamed exec. Recv is for one goroutine; the other methods are
-// safe for concurrent use with it and each other, but for Write with itself.
+// safe for concurrent use with it and each other, except Write with itself.
 type Stream struct {
 	k      *call
 	execID string

@@ -21,7 +21,7 @@ const (
 	ArgvRedacted = "redacted"
 	// ArgvHash is the program's name, the number of arguments and the digest.
 	ArgvHash = "hash"
-	// ArgvFull is every argument as it is, up to 4 KiB, but for secrets that are known.
+	// ArgvFull is every argument as it is, up to 4 KiB, without known secrets.
 	ArgvFull = "full"
 )
 
@@ -80,7 +80,7 @@ func afterFlags(args []string) []string {
 // its arguments as the disclosure has them and a digest of all; of a script,
 // standard input and environment their length and digest, or names.
 //
-// A digest proves what was run to whoever knows the text. It does not hide a
+// A digest proves what was run to a reader who knows the text. It does not hide a
 // text that is easy to guess.
 func ExecDetails(req api.ExecRequest, show Disclosure) map[string]string {
 	d := map[string]string{}
@@ -226,7 +226,7 @@ func EndpointDetails(e api.Endpoint) map[string]string {
 }
 
 // naming says for whom a request was, with the names of variables and none of
-// their values, which may be what somebody wrote.
+// their values, which may be a user's text.
 func naming(d map[string]string, n api.Naming) {
 	put(d, "name_template", n.NameTemplate)
 	if id := n.Identity; id != nil {

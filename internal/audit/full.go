@@ -18,7 +18,7 @@ type failing struct {
 	err    error // the last
 }
 
-// isFull reports whether err is a disk, a quota or a file without room.
+// isFull reports whether err is a full disk, quota or file.
 func isFull(err error) bool {
 	return hostfile.IsFull(err)
 }
@@ -37,7 +37,7 @@ func (l *Log) missed(err error, locked bool) {
 		l.failed.reason = "there was no space"
 	}
 	if locked && l.known != nil {
-		// The head's file has its room already.
+		// The head's file has its space already.
 		if l.anchor.Missed == 0 {
 			l.anchor.Since = l.failed.since
 		}

@@ -36,7 +36,7 @@ type Options struct {
 	// 0 keeps all.
 	KeepBytes int64
 	KeepFor   time.Duration
-	// Degrade lets Record succeed when there is no room for a record.
+	// Degrade lets Record succeed when the disk has no space for a record.
 	Degrade bool
 	// Redactor takes secret values out of every record; nil knows none.
 	Redactor Redactor
@@ -66,7 +66,7 @@ type Log struct {
 	closed bool
 	lock   *os.File
 	head   *os.File
-	file   *os.File // the segment that grows; nil is none that is known
+	file   *os.File // the segment that grows; nil if it is not known
 	at     position
 	anchor chain.Anchor
 	known  []byte // the head's file as it is, if that is known
@@ -173,13 +173,13 @@ func openFile(path string, flags int) (*os.File, error) {
 }
 
 // Record appends one event. What happened is recorded even when ctx is
-// cancelled, for the caller that left was served all the same; only waiting for
+// cancelled, because the caller that left was served; only waiting for
 // another process's lock is bounded, by a time of its own.
 //
-// The error is a *api.Error of code unavailable and names no path. Whoever
-// gets one for a Granted event must not do what it was about to do. With
+// The error is a *api.Error of code unavailable and names no path. A caller
+// that gets one for a Granted event must not do what it was about to do. With
 // Options.Degrade a full disk is no error: the records that it cost are counted,
-// and the count is the next record that there is room for.
+// and the count is the next record that fits.
 func (l *Log) Record(_ context.Context, e Event) error {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
@@ -254,7 +254,7 @@ func (l *Log) write(facts []api.AuditFact, body []byte) error {
 	}
 	l.step("write")
 	if _, err := l.file.Write(l.buf); err != nil {
-		// Nobody else writes while the lock is held, so half a line can be taken
+		// No other process writes while the lock is held, so half a line can be taken
 		// back. Where that fails too, it is found as a torn line.
 		err = errors.Join(fmt.Errorf("append to audit log: %w", err), l.file.Truncate(l.at.size))
 		l.at.inode = 0

@@ -109,7 +109,7 @@ func await(ctx context.Context, wake <-chan struct{}) error {
 	return nil
 }
 
-// matches is the choice by content, but for the sandbox.
+// matches is the choice by content, without the sandbox.
 func matches(o api.AuditOptions, r api.AuditRecord) bool {
 	return (o.Tenant == "" || o.Tenant == r.Tenant) &&
 		(o.Verb == "" || api.CurrentVerb(o.Verb) == api.CurrentVerb(r.Verb)) && (o.Outcome == "" || o.Outcome == r.Outcome) &&

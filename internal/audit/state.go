@@ -44,7 +44,7 @@ func (l *Log) find() ([]api.AuditFact, error) {
 }
 
 // readAnchor reads the head where it is not as this process left it. Lost is true
-// when there is none, or a broken one.
+// when the head is missing or broken.
 func (l *Log) readAnchor() (lost bool, err error) {
 	if l.head == nil {
 		if l.head, err = openFile(filepath.Join(l.dir, chain.HeadName), os.O_RDWR|os.O_CREATE); err != nil {
@@ -83,7 +83,7 @@ func (l *Log) putAnchor() {
 	l.known = text
 }
 
-// recover looks at what another process, a crash or somebody's hand left.
+// recover looks at what another process, a crash or a manual change left.
 func (l *Log) recover(lost bool) ([]api.AuditFact, error) {
 	base := l.anchor.Head()
 	if l.at.head.Seq > base.Seq {
@@ -247,8 +247,8 @@ func readEnd(f *os.File) (fileEnd, error) {
 	return e, nil
 }
 
-// takeOpen cuts a last line without its end off the last block of a file. One
-// that is a whole record but for that is left to be found.
+// takeOpen cuts a last line without its end off the last block of a file. A
+// whole record that lacks only its end stays, and is found later.
 func (e *fileEnd) takeOpen(block []byte) []byte {
 	if len(block) == 0 || block[len(block)-1] == '\n' {
 		return block

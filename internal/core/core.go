@@ -94,8 +94,8 @@ type Options struct {
 	Approvals *approval.Queue
 	// NoInterception says why TLS cannot be intercepted. Nil means that it can.
 	NoInterception *api.Error
-	// ImagePins returns the digests of images that something other than Sandboxes uses. Nil is
-	// none.
+	// ImagePins returns the digests of images that something other than Sandboxes uses. It may be
+	// nil.
 	ImagePins func() ([]string, error)
 	Prober    *Prober
 	Logger    *slog.Logger

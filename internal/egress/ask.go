@@ -8,7 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 )
 
-// Asked is a connection of which no rule speaks.
+// Asked is a connection that no rule covers.
 type Asked struct {
 	// Name is the host, or the address where no name was asked for.
 	Name string

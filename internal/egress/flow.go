@@ -61,7 +61,7 @@ func (f *flow) verdict(s *rule.Set) rule.Verdict {
 }
 
 // judgeAgain says why the flow may not go on under other rules. It is called
-// under gate.mu. What is not settled is judged when it is.
+// under gate.mu. A flow that is not settled is judged when it is.
 func (f *flow) judgeAgain(s *rule.Set) *rule.Refusal {
 	v := f.verdict(s)
 	if !f.settled {
@@ -126,7 +126,7 @@ func (g *Gate) Connect(to netip.AddrPort, o Opening) {
 		return
 	}
 	defer client.Close()
-	// From here on, whoever cancels the flow ends both connections and thereby all
+	// From here on, a cancel of the flow ends both connections and thereby all
 	// that is waiting for them.
 	aborted := make(chan struct{})
 	stop := context.AfterFunc(f.ctx, func() {

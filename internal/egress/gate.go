@@ -36,15 +36,15 @@ type Options struct {
 	Upstream *upstream.Dialer
 	// Intercept opens the TLS of some hosts; nil opens none.
 	Intercept *intercept.Interceptor
-	// Observer is told what happens; nil is nobody.
+	// Observer is told what happens; it may be nil.
 	Observer Observer
 	// Own says whether a public address is this machine's, which is refused as the
 	// private ones are; nil asks the network interfaces.
 	Own    func(netip.Addr) bool
 	Limits Limits
-	// Ask waits for a word about a connection of which no rule speaks, and says whether
-	// to judge it again; nil refuses it at once. Names of which no rule speaks are then
-	// answered, for it is the connection that asks.
+	// Ask waits for a decision about a connection that no rule covers, and reports whether
+	// to judge it again; nil refuses it at once. With Ask, names that no rule covers are
+	// resolved, because the connection asks.
 	Ask func(context.Context, Asked) bool
 	// Used is what the sandbox has used up before, under an earlier daemon.
 	Used Usage
@@ -206,8 +206,8 @@ func (g *Gate) SetRules(s *rule.Set) {
 // a zero field is no bound.
 func (g *Gate) SetBudget(most Usage) { g.budget.Store(&most) }
 
-// SetAsk says whether what no rule speaks of waits for a word, where there is anybody
-// to give one. False ends the waiting of those that do, who are refused.
+// SetAsk sets whether connections that no rule covers wait for a decision. False refuses those that
+// wait.
 func (g *Gate) SetAsk(on bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// linger is how long a sandbox may take to read an answer of ours before its
+	// linger is how long a sandbox may take to read an answer of the gate before its
 	// connection is closed.
 	linger = time.Second
 	// maxDrain is how much of what it goes on sending is thrown away meanwhile.

@@ -27,10 +27,10 @@ type Options struct {
 	// executable.
 	Program string
 	// Again is told, by a goroutine of the Client's, that an fd store has ended: by itself,
-	// for it held nothing, or it died and the links that it had are to be put again. Nil
-	// is nobody.
+	// for it held nothing, or it died and the links that it had are to be put again. It may
+	// be nil.
 	Again func()
-	// Logger receives what nobody waits for; nil discards it.
+	// Logger receives errors that no caller waits for; nil discards them.
 	Logger *slog.Logger
 }
 
@@ -44,7 +44,7 @@ type Client struct {
 	log  *slog.Logger
 
 	mu     sync.Mutex
-	conn   int // -1 is none
+	conn   int // -1 is closed
 	closed bool
 	wg     sync.WaitGroup // the watch over the fd store
 	watch  int            // a second connection, which ends when the fd store does
@@ -125,7 +125,7 @@ func (c *Client) List(ctx context.Context) ([]string, error) {
 	}
 }
 
-// said makes an error of an answer that is none of the good ones.
+// said makes an error of an answer that reports a failure.
 func said(what string, words []string, err error) error {
 	switch {
 	case err != nil:
@@ -240,8 +240,8 @@ func (c *Client) start(path string) (*exec.Cmd, error) {
 	if err := unix.Listen(fd, maxConns); err != nil {
 		return nil, os.NewSyscallError("listen", err)
 	}
-	// What this process has inherited is none of the fd store's business, which would
-	// keep it open for long: from now on nothing of it goes on.
+	// The fd store must not keep the descriptors open that this process has inherited: it
+	// gets none of them.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // before Linux 5.11 it does
 	cmd := &exec.Cmd{
 		Path: c.opts.Program, Args: []string{Argv0}, Env: []string{"GOMAXPROCS=1"}, Dir: "/", ExtraFiles: []*os.File{listener},

@@ -2,7 +2,7 @@
 
 // Package fdstore is a tiny process that keeps descriptors of network links while
 // no daemon runs, and the daemon's side of it. The fd store decides nothing and reads
-// no packet: it gives what it was given to whoever may open its socket.
+// no packet: it gives what it was given to a process that may open its socket.
 package fdstore
 
 import (
@@ -129,7 +129,7 @@ func receive(fd int) (words []string, file *os.File, err error) {
 		return nil, nil, err
 	}
 	if len(fds) == 1 {
-		// Whoever else had it may have changed that, and what waits has no deadlines.
+		// Another holder may have changed that, and blocking calls have no deadlines.
 		if err = unix.SetNonblock(fds[0], true); err != nil {
 			return nil, nil, os.NewSyscallError("fcntl", err)
 		}
@@ -150,7 +150,7 @@ func rights(oob []byte) ([]int, error) {
 	for i := range msgs {
 		fds, err := unix.ParseUnixRights(&msgs[i])
 		if err != nil {
-			continue // credentials, which nobody asked for
+			continue // credentials, which were not requested
 		}
 		all = append(all, fds...)
 	}

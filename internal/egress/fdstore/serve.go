@@ -18,8 +18,8 @@ import (
 const (
 	// listenFD is the descriptor of the socket that an fd store is started with.
 	listenFD = 3
-	// patience is how long an fd store stays that holds nothing, while somebody is there
-	// or nobody was yet. Another is started in less.
+	// patience is how long an fd store stays that holds nothing, while a client is connected
+	// or before the first one. Another is started in less.
 	patience = 3 * time.Second
 	// rounds is how often it looks whether the links still have another end.
 	rounds = 20 * patience
@@ -53,7 +53,7 @@ func (s *server) serve() int {
 	_ = unix.SetNonblock(s.listener, true)
 	looked := time.Now()
 	idle := looked // since when it holds nothing
-	known := false // somebody was there
+	known := false // a client has connected
 	for {
 		polled := []unix.PollFd{{Fd: int32(s.listener), Events: unix.POLLIN}}
 		for _, c := range s.conns {
@@ -102,7 +102,7 @@ func (s *server) accept() {
 		_ = unix.Close(fd)
 		return
 	}
-	// Nobody may hold up the others by not reading.
+	// A client that does not read must not block the others.
 	tv := unix.NsecToTimeval(int64(5 * time.Second))
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)

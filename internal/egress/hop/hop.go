@@ -13,7 +13,7 @@ import (
 type Upgrade int
 
 const (
-	// Ignored is none, or one that is not passed on. RFC 9110, 7.8, lets a server ignore
+	// Ignored is no upgrade, or one that is not passed on. RFC 9110, 7.8, lets a server ignore
 	// the field: the request goes on without it, as plain HTTP.
 	Ignored Upgrade = iota
 	// WebSocket is the first message of a WebSocket.

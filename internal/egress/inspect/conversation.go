@@ -20,13 +20,13 @@ const maxPending = 32
 // on, and a refused one is answered in its turn, after the responses to those
 // before it. Requests and Responses run beside each other, one goroutine each.
 //
-// It reads and writes plain bytes, so it serves a connection whose TLS somebody
-// opened as well as one that has none.
+// It reads and writes plain bytes, so it serves a connection whose TLS was
+// opened as well as one without TLS.
 type Conversation struct {
 	// Judge decides about one request.
 	Judge func(*Request) *rule.Refusal
 	// Refused is told of a refused or malformed request, whose Method may be empty;
-	// nil is nobody.
+	// it may be nil.
 	Refused func(*Request, *rule.Refusal)
 	// Client is where answers of our own go, beside the responses.
 	Client io.Writer
@@ -46,7 +46,7 @@ type pending struct {
 	upgraded chan bool
 }
 
-// ErrAnswered says that a conversation ended with an answer of ours to the
+// ErrAnswered says that a conversation ended with an answer of this package to the
 // client, which should be let to arrive.
 var ErrAnswered = errors.New("a request was refused and answered")
 

@@ -28,7 +28,7 @@ const (
 
 // ClientHello is what the first message of a TLS client says in the clear.
 type ClientHello struct {
-	// ServerName is as it was sent; empty when there is none.
+	// ServerName is as it was sent; it may be empty.
 	ServerName string
 	// ECH is true when there is an encrypted hello inside, or bytes that look like
 	// one. Both are the same to us: the outer name is the one that decides.
@@ -77,7 +77,7 @@ func ParseHello(b []byte) (ClientHello, error) {
 		}
 		used += recordHeader + size
 		if len(rest) < recordHeader+size {
-			// What is there may already be enough to know that it is none.
+			// These bytes may already show that it is not a hello.
 			return ClientHello{}, &ShortError{used}
 		}
 		msg = append(msg, rest[recordHeader:recordHeader+size]...)

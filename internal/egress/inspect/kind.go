@@ -1,6 +1,6 @@
 // Package inspect reads what a flow says of itself: the host in a TLS hello, and
 // each request of an HTTP/1 connection. It sees foreign bytes only, so everything
-// in it is bounded, and what is not exactly well-formed is refused.
+// in it is bounded, and anything malformed is refused.
 package inspect
 
 import "bytes"

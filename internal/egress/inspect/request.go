@@ -26,9 +26,9 @@ const (
 // Request is the part of an HTTP/1 request that stands before its body.
 type Request struct {
 	Method string
-	// Target is as it was sent, but for a whole address: of that it is the path.
+	// Target is as it was sent; of a whole address, it is the path.
 	Target string
-	// Host and Port are where the request says that it goes. Port 0 is none given.
+	// Host and Port are where the request says that it goes. Port 0: the request gives no port.
 	Host rule.Name
 	Port uint16
 

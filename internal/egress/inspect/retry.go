@@ -27,7 +27,7 @@ type Retry struct {
 	out     []byte // of records that were looked at
 	end     error  // after out
 	msg     []byte // what came of a message that is not known yet, or is a hello
-	skip    int    // of a message that is none
+	skip    int    // of a message that is not a hello
 	early   int    // bytes in records of data
 	changed bool   // what comes may be encrypted
 	over    bool
@@ -104,7 +104,7 @@ func (t *Retry) record() error {
 	}
 }
 
-// handshake looks at the body of a record. It leaves in msg what is not whole.
+// handshake looks at the body of a record. It leaves an incomplete message in msg.
 func (t *Retry) handshake(b []byte) error {
 	if len(b) == 0 {
 		return errHello

@@ -31,8 +31,8 @@ const (
 	maxAuthority = 16 << 10
 )
 
-// Authority signs certificates for hosts in the eyes of one sandbox, whose
-// programs trust it and nobody else does. It is safe for concurrent use.
+// Authority signs certificates for hosts in the eyes of one sandbox, and only the
+// programs of that sandbox trust it. It is safe for concurrent use.
 type Authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -43,7 +43,7 @@ type Authority struct {
 	leaves  map[rule.Name]*tls.Certificate
 }
 
-// NewAuthority makes one. Label is in its name, for whoever looks at a
+// NewAuthority makes one. Label is in its name, for users who look at a
 // certificate inside.
 func NewAuthority(label string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

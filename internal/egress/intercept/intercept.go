@@ -32,8 +32,8 @@ type Options struct {
 	// Value reads the value of a secret, of any goroutine. It must not be nil where
 	// there are Secrets, and what it returns is kept for no longer than the request.
 	Value func(ctx context.Context, name string) (string, error)
-	// Used is told of each request into which secrets were put. It must not block; nil
-	// is nobody.
+	// Used is told of each request into which secrets were put. It must not block; it
+	// may be nil.
 	Used func(Use)
 }
 

@@ -80,7 +80,7 @@ func basic(value string) (scheme, credentials string, ok bool) {
 	return scheme, string(raw), err == nil
 }
 
-// fieldOf is the name of a field in which a placeholder of s stands; empty is none.
+// fieldOf is the name of a field in which a placeholder of s stands; empty if no field has one.
 func fieldOf(s Secret, h http.Header) string {
 	for name, values := range h {
 		for _, v := range values {
@@ -109,8 +109,8 @@ func foundIn(s Secret, h http.Header, target string) string {
 	return ""
 }
 
-// errValue is a secret whose value cannot be had now, or cannot stand where it is
-// wanted.
+// errValue is a secret whose value is not available now, or is not valid in its
+// place.
 var errValue = errors.New("the value of a secret is not available")
 
 // substitution is what was put into one request.

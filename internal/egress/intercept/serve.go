@@ -36,7 +36,7 @@ type Flow struct {
 	// Dial opens a connection to the host. All that it opened are closed by its owner
 	// when Serve has returned.
 	Dial func(context.Context) (net.Conn, error)
-	// Refused is told of requests that do not go on; nil is nobody.
+	// Refused is told of requests that do not go on; it may be nil.
 	Refused func(method, target string, r *rule.Refusal)
 	// First bounds the handshake and each head, Idle the time between requests.
 	First, Idle time.Duration
@@ -56,7 +56,7 @@ type Use struct {
 	Status int
 }
 
-// Serve carries one connection until it ends, or ctx does. Whoever cancels ctx
+// Serve carries one connection until it ends, or ctx does. A caller that cancels ctx
 // closes the connections as well. An error is one of the connection: what became
 // of requests was answered inside it.
 func (i *Interceptor) Serve(ctx context.Context, f Flow) error {

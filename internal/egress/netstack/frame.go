@@ -21,7 +21,7 @@ const (
 type kind uint8
 
 const (
-	drop kind = iota // not answered: what cannot be, or what nobody answers
+	drop kind = iota // not answered: invalid, or without a receiver
 	packet
 	neighbour
 )

@@ -19,7 +19,7 @@ import (
 type Options struct {
 	// Idle is how long a link keeps its stack when nothing comes; 0 is 10 seconds.
 	Idle time.Duration
-	// Log is for failures that nobody waits for; nil is none.
+	// Log is for failures that no caller waits for; it may be nil.
 	Log *slog.Logger
 }
 

@@ -15,8 +15,8 @@ import (
 
 // Journal is a file that has the connections of one link which are there now, so
 // that who serves the link after a sudden end can reset them: a sandbox that only
-// waits for data would wait for ever. The file is memory: to write into it is no call
-// of the kernel's, and what is written is there when this process is not.
+// waits for data would wait indefinitely. The file is mapped memory: a write to it is no system
+// call, and stays when this process ends.
 type Journal struct {
 	path string
 
@@ -26,7 +26,7 @@ type Journal struct {
 }
 
 // A connection is eight bytes: the sandbox's port, the port and the address that it
-// connects to. One without a port is none.
+// connects to. One without a port is unused.
 const (
 	journalEntry = 8
 	journalSize  = 8 << 10 // of more connections than a gate has
@@ -58,7 +58,7 @@ func (j *Journal) left() []tuple {
 	return out
 }
 
-// begin notes a connection; end forgets it. A connection for which there is no room
+// begin notes a connection; end forgets it. A connection that does not fit
 // is not noted.
 func (j *Journal) begin(t tuple) (end func()) {
 	if j == nil || !t.to.Addr().Is4() {
@@ -96,7 +96,7 @@ func (j *Journal) open() error {
 		return fmt.Errorf("open journal of connections: %w", err)
 	}
 	defer f.Close()
-	// Room that the disk does not have would end this process when it is written to.
+	// Space that the disk does not have would end this process at a write.
 	err = unix.Fallocate(int(f.Fd()), 0, 0, journalSize)
 	for errors.Is(err, unix.EINTR) { // on a tmpfs, by any signal
 		err = unix.Fallocate(int(f.Fd()), 0, 0, journalSize)

@@ -22,7 +22,7 @@ type Link struct {
 	id      int32
 	file    *os.File
 	gate    *egress.Gate
-	journal *Journal // nil is none
+	journal *Journal // may be nil
 	done    chan struct{}
 
 	mu     sync.Mutex

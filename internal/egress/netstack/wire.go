@@ -25,7 +25,7 @@ const (
 	nic     = 1
 	dnsPort = 53
 	// maxOpening is how many connections may be between their first packet and
-	// their answer; the first packets of more are dropped, and come again.
+	// their answer; the first packets of more are dropped, and are sent again.
 	maxOpening = 256
 	// maxQuestion is the longest DNS question by UDP.
 	maxQuestion = 4096
@@ -53,7 +53,7 @@ type wire struct {
 }
 
 // newWire makes the stack over ep and starts to answer. Nothing is received
-// before somebody calls ep.receive.
+// before a call of ep.receive.
 func newWire(plan Plan, ep *endpoint, gate *egress.Gate, journal *Journal) (*wire, error) {
 	w := &wire{gate: gate, journal: journal, gateway: plan.Gateway, stack: stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
@@ -176,7 +176,7 @@ func (w *wire) connect(r *tcp.ForwarderRequest) {
 	w.gate.Connect(to, o)
 }
 
-// datagram is called for what is not for our resolver. The stack goes on to
+// datagram is called for datagrams that are not for the resolver. The stack goes on to
 // answer it with "port unreachable", so that a client falls back at once.
 func (w *wire) datagram(id stack.TransportEndpointID, _ *stack.PacketBuffer) bool {
 	w.gate.Datagram(netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort))
@@ -219,11 +219,11 @@ func (o *opening) Accept() (egress.Conn, error) {
 func (o *opening) Refuse() { o.r.Complete(true) }
 
 const (
-	// wide is how many connections of a sandbox have all the room they like. Those after
+	// wide is how many connections of a sandbox have full buffers. Those after
 	// them share about as much again, so that a sandbox can make the daemon hold tens of
 	// megabytes and not hundreds.
 	wide = 16
-	// shared is the room of both directions that is divided.
+	// shared is the size of the buffers of both directions that is divided.
 	shared = 8 << 20
 )
 

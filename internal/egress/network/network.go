@@ -28,7 +28,7 @@ import (
 type Place struct {
 	// ID and Name are the sandbox's; Hostname is what it calls itself.
 	ID, Name, Hostname string
-	// Dir is the network's own, 0700, and made when it is missing. Whoever made the Place
+	// Dir is the network's own, 0700, and made when it is missing. The maker of the Place
 	// removes it with the sandbox.
 	Dir string
 	// Grant is what may leave.
@@ -36,14 +36,14 @@ type Place struct {
 	// Secrets are those that the sandbox has placeholders of, and Value reads one.
 	Secrets []intercept.Secret
 	Value   func(ctx context.Context, name string) (string, error)
-	// Opens: the sandbox's programs are to trust whoever opens TLS from the beginning,
-	// for later rules will have it opened.
+	// Opens: the sandbox's programs are to trust the authority that opens TLS from the beginning,
+	// because later rules will have it opened.
 	Opens bool
-	// Ask waits for a word about a connection of which no rule speaks, where Grant says
-	// so, and says whether it is let out; nil is nobody who could.
+	// Ask waits for a decision about a connection that no rule covers, where Grant says
+	// so, and reports whether it is allowed; nil refuses it.
 	Ask func(context.Context, egress.Asked) bool
 	// Tell is told of each record when it was written, of all networks by one goroutine.
-	// Nil is nobody.
+	// It may be nil.
 	Tell func(api.EgressRecord)
 }
 
@@ -176,7 +176,7 @@ func (w *Network) Handed(ctx context.Context) error {
 	}
 	select {
 	case perr := <-w.parked:
-		w.parked <- perr // for whoever asks next
+		w.parked <- perr // for the next caller
 		return errors.Join(err, perr)
 	case <-ctx.Done():
 		return errors.Join(err, ctx.Err())
@@ -249,7 +249,7 @@ func (w *Network) schedule() {
 		mine := w.ends == t && !w.closed
 		if mine {
 			w.ends = nil
-			// By the timer, which counts by a clock that nobody sets: a rule that has
+			// By the timer, which counts by a clock that is never set: a rule that has
 			// ended does not hold again because the machine's was set back.
 			w.grant.Temporary = slices.DeleteFunc(slices.Clone(w.grant.Temporary), func(r policy.TemporaryRule) bool { return !r.ExpiresAt.After(at) })
 		}
@@ -300,7 +300,7 @@ func (w *Network) Mark() int64 { return w.seen.mark() }
 func (w *Network) Since(mark int64) []api.EgressRefusal { return w.seen.since(mark) }
 
 // Leave ends this process's part in the network, and leaves its link to the fd store: the
-// sandbox's packets wait there for the next daemon, as far as there is room.
+// sandbox's packets wait there for the next daemon, up to the size of its buffer.
 func (w *Network) Leave() error { return w.close(false) }
 
 // Close ends the network and waits for all that goes on in it. It is idempotent. What
@@ -335,7 +335,7 @@ func (w *Network) close(drop bool) error {
 	return errors.Join(errs...)
 }
 
-// hint is how somebody lets it out.
+// hint says how to allow it.
 func (w *Network) hint(allow string) string {
 	if allow == "" {
 		return ""

@@ -30,7 +30,7 @@ type Options struct {
 	// Store keeps links for the next daemon; nil is for sandboxes that end with this
 	// process.
 	Store *fdstore.Client
-	// Logger receives what nobody waits for; nil discards it.
+	// Logger receives errors that no caller waits for; nil discards them.
 	Logger *slog.Logger
 	// Own says whether a public address is this machine's; nil asks the machine.
 	Own func(netip.Addr) bool
