@@ -131,3 +131,9 @@ func (c *Client) AnswerApproval(ctx context.Context, id string, answer api.Appro
 	}
 	return a, c.call(ctx, http.MethodPost, "/approvals/"+id, nil, answer, &a)
 }
+
+// Secrets returns the secrets that the caller can request by name. The values are never returned.
+func (c *Client) Secrets(ctx context.Context) (api.SecretList, error) {
+	var l api.SecretList
+	return l, c.call(ctx, http.MethodGet, "/secrets", nil, nil, &l)
+}

@@ -2,10 +2,12 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/cloche-dev/cloche/api"
 )
@@ -170,4 +172,76 @@ func pathPart(field, kind, ref string) (string, error) {
 		return "", api.Invalid(field, "%q names no %s", ref, kind).WithHint("give its id or its name, as a list shows it")
 	}
 	return url.PathEscape(ref), nil
+}
+
+// Heartbeat renews the lease of a sandbox, as any use does, and returns the record with the new
+// end.
+func (c *Client) Heartbeat(ctx context.Context, ref string) (api.Sandbox, error) {
+	return c.act(ctx, ref, "/heartbeat")
+}
+
+// Extend sets the remaining lifetime of a sandbox, up to the ceiling of its profile. It never
+// shortens the lifetime.
+func (c *Client) Extend(ctx context.Context, ref string, lifetime time.Duration) (api.Sandbox, error) {
+	var sb api.Sandbox
+	p, err := sandboxPath(ref, "/extend")
+	if err != nil {
+		return sb, err
+	}
+	return sb, c.call(ctx, http.MethodPost, p, nil, api.Extension{LifetimeMS: lifetime.Milliseconds()}, &sb)
+}
+
+// Pause pauses all processes of a sandbox. Its idle time is paused too, and its lifetime continues.
+func (c *Client) Pause(ctx context.Context, ref string) (api.Sandbox, error) {
+	return c.act(ctx, ref, "/pause")
+}
+
+// Resume resumes the processes of a paused sandbox.
+func (c *Client) Resume(ctx context.Context, ref string) (api.Sandbox, error) {
+	return c.act(ctx, ref, "/resume")
+}
+
+// act makes a call without a body that returns the sandbox.
+func (c *Client) act(ctx context.Context, ref, verb string) (api.Sandbox, error) {
+	var sb api.Sandbox
+	p, err := sandboxPath(ref, verb)
+	if err != nil {
+		return sb, err
+	}
+	return sb, c.call(ctx, http.MethodPost, p, nil, nil, &sb)
+}
+
+// CreateMany creates many sandboxes in one call. The daemon decides how many it creates in
+// parallel. Some may fail, and the result lists each. If ctx ends before the answer, the daemon
+// removes the sandboxes that have no idempotency key.
+func (c *Client) CreateMany(ctx context.Context, b api.BatchCreate) (api.BatchResult, error) {
+	for i, spec := range b.Specs {
+		if err := checkSpec(fmt.Sprintf("specs[%d].", i), spec); err != nil {
+			return api.BatchResult{}, err
+		}
+	}
+	return c.batch(ctx, "/batch/create", b)
+}
+
+// StatusMany is Get for up to api.MaxBatch IDs or names.
+func (c *Client) StatusMany(ctx context.Context, ids ...string) (api.BatchResult, error) {
+	return c.batch(ctx, "/batch/status", api.BatchSelect{IDs: ids})
+}
+
+// RemoveMany removes all sandboxes that sel selects, each independently.
+func (c *Client) RemoveMany(ctx context.Context, sel api.BatchSelect) (api.BatchResult, error) {
+	return c.batch(ctx, "/batch/remove", sel)
+}
+
+func (c *Client) batch(ctx context.Context, path string, in any) (api.BatchResult, error) {
+	var out api.BatchResult
+	return out, c.call(ctx, http.MethodPost, path, nil, in, &out)
+}
+
+// RemoveByKey removes the sandbox with an idempotency key and prevents its later creation: a create
+// with the key that is in progress, or arrives within 24 hours, creates nothing. It can be
+// repeated.
+func (c *Client) RemoveByKey(ctx context.Context, key string) (api.Sandbox, error) {
+	var sb api.Sandbox
+	return sb, c.call(ctx, http.MethodDelete, "/sandboxes", url.Values{"idempotency_key": {key}}, nil, &sb)
 }

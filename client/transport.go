@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"iter"
 	"mime"
 	"net"
 	"net/http"
@@ -292,4 +293,33 @@ func readBounded(r io.Reader, limit int64) ([]byte, error) {
 func drop(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, 4<<10)
 	body.Close()
+}
+
+// pages iterates over a list in pages. ask returns the page at a cursor and the cursor of the next
+// page, which is empty after the last. The sequence ends after the first error.
+func pages[T any](cursor string, ask func(cursor string) (page []T, next string, err error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
+		// Each iteration over the sequence begins at the caller's cursor.
+		for at := cursor; ; {
+			page, next, err := ask(at)
+			if err != nil {
+				yield(none, err)
+				return
+			}
+			for _, v := range page {
+				if !yield(v, nil) {
+					return
+				}
+			}
+			if next == "" {
+				return
+			}
+			if next == at {
+				yield(none, brokenAnswer("the daemon answered with the cursor that it was asked with"))
+				return
+			}
+			at = next
+		}
+	}
 }

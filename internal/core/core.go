@@ -17,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/approval"
 	"github.com/cloche-dev/cloche/internal/audit"
+	"github.com/cloche-dev/cloche/internal/core/hostfacts"
 	"github.com/cloche-dev/cloche/internal/endpoint/recording"
 	"github.com/cloche-dev/cloche/internal/event"
 	"github.com/cloche-dev/cloche/internal/hostfile"
@@ -215,7 +216,7 @@ func (s *Service) Doctor(ctx context.Context, caller Caller) (api.Doctor, error)
 		return api.Doctor{}, err
 	}
 	host := s.opts.Prober.Host()
-	if score := oomScore(); score != "" {
+	if score := hostfacts.OOMScore(); score != "" {
 		host["oom_score_adj"] = score
 	}
 	engines := slices.Clone(s.opts.Prober.Refresh(ctx))

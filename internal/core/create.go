@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/audit"
+	"github.com/cloche-dev/cloche/internal/core/hostfacts"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -121,10 +122,10 @@ func (s *Service) facts(ctx context.Context, caller Caller, spec *api.SandboxSpe
 		asked, name = policy.WindowsPaths, policy.WindowsName
 	}
 	for _, p := range asked(*spec, caller, rules) {
-		facts.Dirs[p] = lookAt(name(p))
+		facts.Dirs[p] = hostfacts.Look(name(p))
 	}
-	lookForPrivate(&facts, spec)
-	return facts, lookAtMounts(&facts)
+	hostfacts.LookForPrivate(&facts, spec)
+	return facts, hostfacts.LookAtMounts(&facts)
 }
 
 // permitRun decides both parts of a one-shot before anything is created. The call holds its

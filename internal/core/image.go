@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/core/hostfacts"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
@@ -194,10 +195,10 @@ func (s *Service) BuildImage(ctx context.Context, caller Caller, req api.ImageBu
 	facts := policy.Facts{Home: s.opts.Home, UserHome: s.opts.UserHome, SocketDirs: s.opts.SocketDirs, Dirs: map[string]policy.DirFact{}}
 	if caller.Operator {
 		for _, p := range req.Paths {
-			facts.Dirs[p] = lookAt(p)
+			facts.Dirs[p] = hostfacts.Look(p)
 		}
 	}
-	err := lookAtMounts(&facts)
+	err := hostfacts.LookAtMounts(&facts)
 	if err == nil {
 		err = policy.DecideBuild(req, facts, caller, s.rules())
 	}

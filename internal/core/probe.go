@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/core/hostfacts"
 	"github.com/cloche-dev/cloche/internal/engine"
 )
 
@@ -167,5 +168,5 @@ func (e *probed) latest(waited chan struct{}) api.EngineReport {
 
 // Host returns facts about the machine for the doctor report.
 func (p *Prober) Host() map[string]string {
-	return map[string]string{"os": runtime.GOOS, "arch": runtime.GOARCH, "kernel": kernelRelease()}
+	return map[string]string{"os": runtime.GOOS, "arch": runtime.GOARCH, "kernel": hostfacts.KernelRelease()}
 }

@@ -127,3 +127,8 @@ func (s *Service) askedAs(caller Caller, q api.PolicyQuestion) (Caller, error) {
 	k, err := s.opts.Keys.Get(q.Key)
 	return policy.KeyCaller(k), err
 }
+
+// Secrets returns the secrets that the caller can use: names, hosts and modes.
+func (s *Service) Secrets(_ context.Context, caller Caller) (api.SecretList, error) {
+	return api.SecretList{Secrets: policy.SecretsOf(caller, s.rules())}, nil
+}

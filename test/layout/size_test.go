@@ -22,8 +22,6 @@ type size struct{ files, lines int }
 // next lineStep. The numbers only go down: a package that shrinks fails until its number is
 // lowered, and one that no longer needs its entry fails until that is removed.
 var largePackages = map[string]size{
-	"client":           {files: 43},
-	"internal/core":    {files: 44},
 	"internal/httpapi": {files: 49},
 }
 

@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-package core
+package hostfacts
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package core
+package hostfacts
 
 import (
 	"errors"
@@ -14,9 +14,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// lookAt collects what policy must know about one path. The engine opens the path again before it
+// Look collects what policy must know about one path. The engine opens the path again before it
 // mounts it and compares device and inode, so a change in between is detected.
-func lookAt(path string) policy.DirFact {
+func Look(path string) policy.DirFact {
 	real, err := realPath(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return lookAbove(path)
@@ -29,9 +29,9 @@ func lookAt(path string) policy.DirFact {
 	return fact
 }
 
-// lookAtMounts adds to the facts about directories the mounts that show them, and where the paths
+// LookAtMounts adds to the facts about directories the mounts that show them, and where the paths
 // lead that are blocked on every host.
-func lookAtMounts(facts *policy.Facts) error {
+func LookAtMounts(facts *policy.Facts) error {
 	if len(facts.Dirs) == 0 || facts.Windows {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package core
+package hostfacts
 
 import (
 	"os"
@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelRelease is what uname -r prints.
-func kernelRelease() string {
+// KernelRelease is what uname -r prints.
+func KernelRelease() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return "unknown"
@@ -16,8 +16,8 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// oomScore returns the kernel's OOM score adjustment of this process, or "" if it cannot be read.
-func oomScore() string {
+// OOMScore returns the kernel's OOM score adjustment of this process, or "" if it cannot be read.
+func OOMScore() string {
 	b, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
 		return ""

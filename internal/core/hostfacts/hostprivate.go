@@ -1,4 +1,4 @@
-package core
+package hostfacts
 
 import (
 	"cmp"
@@ -22,8 +22,8 @@ const (
 	privateEntries = 16384
 )
 
-// lookForPrivate adds the private files in the directories of a request to the facts.
-func lookForPrivate(facts *policy.Facts, spec *api.SandboxSpec) {
+// LookForPrivate adds the private files in the directories of a request to the facts.
+func LookForPrivate(facts *policy.Facts, spec *api.SandboxSpec) {
 	if facts.Windows {
 		return
 	}
