@@ -7,7 +7,7 @@ VERSION := $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null)
 LDFLAGS  = -s -w$(if $(VERSION), -X main.release=$(VERSION))
 PYTHON   = python3
 
-.PHONY: build agent help check fmt lint generate docs site test e2e dist clean
+.PHONY: build agent help check fmt lint generate docs site recording test e2e dist clean
 
 build: agent ## build bin/cloche with the agent inside
 	CGO_ENABLED=0 go build -ldflags "$(LDFLAGS)" -o $(BIN) ./cmd/cloche
@@ -31,12 +31,16 @@ lint: agent ## lint Go
 generate: docs ## write all generated files: Go, Python and docs
 	CGO_ENABLED=0 go generate ./...
 	cd sdk/python && $(PYTHON) tools/unasync.py && $(PYTHON) tools/wire.py
+	CGO_ENABLED=0 go run ./.ci/pictures
 
 docs: agent ## write docs/cli, docs/policy.schema.json and the table in docs/engines.md
 	CGO_ENABLED=0 go test ./internal/cli ./internal/policy ./internal/daemon -run '^(TestDocsAreFresh|TestSchemaIsFresh|TestTableOfEngines)$$' -update
 
 site: ## build the documentation site in dist/site (needs packaging/site/requirements.txt)
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build -q -f packaging/site/mkdocs.yml
+
+recording: build ## record the terminal at the top of README.md
+	go run ./.ci/recording -cloche $(BIN)
 
 test: agent ## run all tests
 	CGO_ENABLED=0 go test -timeout 60m ./...
