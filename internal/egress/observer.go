@@ -42,8 +42,8 @@ type Flow struct {
 	Ended time.Time
 	// BytesOut and BytesIn are what left the sandbox and what came back.
 	BytesOut, BytesIn int64
-	// Reason is why it ended where neither side simply ended it: in words of ours,
-	// and of the machine where it could not connect.
+	// Reason is why it ended if neither side ended it: a text of this package, with
+	// the machine's error if it could not connect.
 	Reason string
 }
 

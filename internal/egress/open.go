@@ -24,7 +24,7 @@ func (f *flow) open(i *intercept.Interceptor, client Conn, hello []byte, r io.Re
 	f.opened(HTTPS)
 	up := &upstreams{f: f, first: server}
 	defer up.close()
-	// Whoever cancels the flow resets the first two; these are the others.
+	// A cancel of the flow resets the first two; these are the others.
 	defer context.AfterFunc(f.ctx, up.close)()
 	return i.Serve(f.ctx, intercept.Flow{
 		ID: f.rec.ID, Name: f.rec.Name, Port: f.to.Port(),

@@ -25,7 +25,7 @@ type meter struct {
 	f     *flow
 	flow  *atomic.Int64
 	total *atomic.Int64
-	limit func(*Usage) int64 // 0 is none
+	limit func(*Usage) int64 // 0 is unlimited
 	verb  string
 }
 

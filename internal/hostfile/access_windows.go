@@ -80,7 +80,7 @@ func nameOf(sid *windows.SID) string {
 const wanted = windows.OWNER_SECURITY_INFORMATION | windows.DACL_SECURITY_INFORMATION
 
 // CloseDir closes a directory to everybody but this user, the system and the machine's
-// administrators. One of somebody else's is a *ForeignError, and so is one on a filesystem
+// administrators. One of another user is a *ForeignError, and so is one on a filesystem
 // that keeps no access lists.
 func CloseDir(dir string) error {
 	user, all, err := trusted()
@@ -117,7 +117,7 @@ func CloseDir(dir string) error {
 }
 
 // Guarded says of an open file who but this user, the system and the machine's
-// administrators reads or writes it: a *ForeignError, or nil for nobody.
+// administrators reads or writes it: a *ForeignError, or nil if no other user does.
 func Guarded(f *os.File) error {
 	_, all, err := trusted()
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"strconv"
 )
 
-// ErrLocked says that somebody else has the lock of a file.
+// ErrLocked says that another process has the lock of a file.
 var ErrLocked = errors.New("another process has the lock")
 
-// CreateTemp makes a file with a name that begins with prefix and that nobody has. It is
+// CreateTemp makes a file with a name that begins with prefix and is new. It is
 // opened as OpenFile does.
 func CreateTemp(dir, prefix string) (*os.File, error) {
 	for range 1000 {

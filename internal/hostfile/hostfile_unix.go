@@ -22,7 +22,7 @@ func Lock(f *os.File) error {
 	}
 }
 
-// TryLock is Lock that waits for nobody: ErrLocked says that somebody else has it.
+// TryLock is Lock that does not wait: ErrLocked says that another process has it.
 func TryLock(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -50,13 +50,13 @@ func OpenFile(path string, flag int, perm fs.FileMode) (*os.File, error) {
 // Rename gives a file another name, which another may have until then. Both may be open.
 func Rename(from, to string) error { return os.Rename(from, to) }
 
-// RenameNew gives a file a name that nobody has: fs.ErrExist says that somebody does.
+// RenameNew gives a file a new name: fs.ErrExist says that another file has it.
 func RenameNew(from, to string) error {
 	err := renameNew(from, to)
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
-	// A filesystem without that flag. Whoever calls has a lock that keeps others away.
+	// A filesystem without that flag. The caller has a lock that keeps others away.
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, fs.ErrExist)
 	}
@@ -72,7 +72,7 @@ func syncDirIn(root *os.Root, name string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// IsFull reports whether an error is a disk, a quota or a file without room.
+// IsFull reports whether an error is a full disk, quota or file.
 func IsFull(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG)
 }
@@ -106,11 +106,11 @@ func Occupied(info fs.FileInfo) int64 {
 	return info.Size()
 }
 
-// CloseDir closes a directory to everybody but this user. One of somebody else's is a
+// CloseDir closes a directory to everybody but this user. One of another user is a
 // *ForeignError.
 func CloseDir(dir string) error {
-	// The mode is that of the directory that was looked at, and of nothing that took its
-	// place.
+	// The mode is the mode of the directory that was looked at, not of another that replaced
+	// it.
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func CloseDir(dir string) error {
 }
 
 // Guarded says of an open file who but this user reads or writes it: a *ForeignError, or
-// nil for nobody.
+// nil if no other user does.
 func Guarded(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {

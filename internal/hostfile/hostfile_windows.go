@@ -21,7 +21,7 @@ func lock(f *os.File, flags uint32) error {
 // closed or with the process that has it. A file that is opened twice has it once.
 func Lock(f *os.File) error { return lock(f, 0) }
 
-// TryLock is Lock that waits for nobody: ErrLocked says that somebody else has it.
+// TryLock is Lock that does not wait: ErrLocked says that another process has it.
 func TryLock(f *os.File) error {
 	err := lock(f, windows.LOCKFILE_FAIL_IMMEDIATELY)
 	if errors.Is(err, windows.ERROR_LOCK_VIOLATION) || errors.Is(err, windows.ERROR_IO_PENDING) {
@@ -84,8 +84,8 @@ func OpenFile(path string, flag int, _ fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// renameFlags have a name taken from whoever has it, also where that file is open or may
-// only be read.
+// renameFlags replace a file that has the name, also if that file is open or
+// read-only.
 const renameFlags = windows.FILE_RENAME_REPLACE_IF_EXISTS | windows.FILE_RENAME_POSIX_SEMANTICS | windows.FILE_RENAME_IGNORE_READONLY_ATTRIBUTE
 
 // Rename gives a file another name, which another may have until then. Both may be open.
@@ -132,7 +132,7 @@ func renameOpen(src *uint16, dst []uint16) error {
 	return windows.SetFileInformationByHandle(h, windows.FileRenameInfoEx, &buf[0], uint32(len(buf)))
 }
 
-// RenameNew gives a file a name that nobody has: fs.ErrExist says that somebody does.
+// RenameNew gives a file a new name: fs.ErrExist says that another file has it.
 func RenameNew(from, to string) error {
 	src, err := windows.UTF16PtrFromString(from)
 	if err != nil {
@@ -152,7 +152,7 @@ func RenameNew(from, to string) error {
 // writes a directory through.
 func syncDirIn(*os.Root, string) error { return nil }
 
-// IsFull reports whether an error is a disk, a quota or a file without room.
+// IsFull reports whether an error is a full disk, quota or file.
 func IsFull(err error) bool {
 	return errors.Is(err, windows.ERROR_DISK_FULL) || errors.Is(err, windows.ERROR_HANDLE_DISK_FULL) ||
 		errors.Is(err, windows.ERROR_DISK_QUOTA_EXCEEDED) || errors.Is(err, windows.ERROR_FILE_TOO_LARGE)

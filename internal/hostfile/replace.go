@@ -17,7 +17,7 @@ const tempSuffix = ".new"
 // its place yet. Content that is found under it after a crash was never acknowledged.
 func IsTemp(name string) bool { return strings.HasSuffix(name, tempSuffix) }
 
-// Replace gives a file of Cloche's own new content. Whoever reads it, also after a power
+// Replace gives a file of Cloche's own new content. A reader, also after a power
 // cut, finds the old content or the new, whole. When Replace returns nil, the new content
 // is on the disk. On an error the old content is still there, unless only the last step
 // failed, which makes the new content durable. The file is 0600. Callers write one name at

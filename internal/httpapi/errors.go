@@ -52,8 +52,8 @@ func status(c api.Code) int {
 	return http.StatusInternalServerError
 }
 
-// statusOf is the status of an error. What is not found but is known to have been
-// there is gone.
+// statusOf is the status of an error. A thing that is not found but is known to have
+// existed is gone.
 func statusOf(e *api.Error) int {
 	if e.Code == api.CodeNotFound && e.TerminalReason != "" {
 		return http.StatusGone

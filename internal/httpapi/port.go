@@ -83,8 +83,8 @@ func tunnel(sk *socket, conn net.Conn) {
 			cancel()
 			return
 		}
-		// Somebody must read on, for pings to be answered and a client that leaves to
-		// be noticed.
+		// A goroutine must read on, so that pings are answered and a client that leaves is
+		// noticed.
 		sk.wg.Go(func() {
 			_, _, _ = ws.Reader(ctx)
 			cancel()

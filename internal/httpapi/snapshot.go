@@ -35,7 +35,7 @@ func (s *Server) rollbackWorkspace(w http.ResponseWriter, r request) error {
 	return sendDiff(w, d, err)
 }
 
-// noBody is for a request that has nothing to say beyond its path.
+// noBody is for a request that has only a path.
 func (s *Server) noBody(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err

@@ -91,7 +91,7 @@ func (s *Server) do(ctx context.Context, p *peer, req request) (any, error) {
 	s.core.KeepSkills(c.place.caller(), s.settings().skills)
 	out, err := a.do(s, flying, c)
 	if newest := s.fence.newest(c.place); newest.Generation != c.place.Generation {
-		// What it made after all is nobody's.
+		// What it made after all is discarded.
 		s.retire(context.WithoutCancel(ctx), newest)
 		return nil, stale()
 	}

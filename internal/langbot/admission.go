@@ -94,7 +94,7 @@ type readyBackend struct {
 	Details   map[string]string `json:"details,omitempty"`
 }
 
-// notReady names what is not enforced.
+// notReady names the limits that are not enforced.
 func (r readiness) notReady() *failure {
 	var missing []string
 	for check, ok := range r.Checks {
@@ -204,7 +204,7 @@ type grantSpec struct {
 	Processes  *int       `json:"max_managed_processes,omitempty"`
 }
 
-// grants are by the durable name of their workspace. What was seen is kept for ever,
+// grants are by the durable name of their workspace. What was seen is kept indefinitely,
 // so that nothing old is taken again. It is safe for concurrent use.
 type grants struct {
 	mu  sync.Mutex

@@ -74,8 +74,8 @@ func plainPlace() placement {
 	return placement{Instance: "default", Workspace: "default", Generation: 1}
 }
 
-// enter names who a connection is, or says why it is refused: by the token that it shows,
-// or where there is none by who it is. It settles the instance for good where settle
+// enter names who a connection is, or says why it is refused: by its token, or without
+// one by who it is. It settles the instance for good where settle
 // says that actions come on the connection.
 func (s *Server) enter(r *http.Request, settle bool) (identity, error) {
 	if s.pin.token == nil { // otherwise admit compares it

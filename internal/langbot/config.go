@@ -29,7 +29,7 @@ type boxConfig struct {
 		DefaultWorkspace  string   `json:"default_workspace"`
 		SkillsRoot        string   `json:"skills_root"`
 		AllowedMountRoots pathList `json:"allowed_mount_roots"`
-		// DirectoryMode is that of workspaces' directories that are made. It counts where
+		// DirectoryMode is the mode of new directories of workspaces. It counts where
 		// the operator says it.
 		DirectoryMode dirMode `json:"directory_mode"`
 	} `json:"local"`
@@ -74,7 +74,7 @@ func (f *flexible) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// dirMode is the mode of a directory, in octal digits; 0 is none.
+// dirMode is the mode of a directory, in octal digits; 0 is unset.
 type dirMode uint32
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -118,7 +118,7 @@ func (l *pathList) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// limits bound the runtime, whoever asks.
+// limits bound the runtime, for every caller.
 type limits struct {
 	Sessions          int   `json:"max_sessions"`
 	Processes         int   `json:"max_managed_processes"`
@@ -172,10 +172,10 @@ type settings struct {
 	policy   admissionPolicy
 	// backend is the choice, and source who made it.
 	backend, source string
-	// workspace is the default one; empty is none, where nobody configured one.
+	// workspace is the default one; empty if none is configured.
 	workspace string
-	// skills is below what skills are kept; empty is core's own, where nobody configured
-	// one.
+	// skills is below what skills are kept; empty is core's own, if none is
+	// configured.
 	skills string
 	// roots are the directories of the host below which all mounts lie.
 	roots []string
@@ -301,7 +301,7 @@ func overlay(sections map[string]json.RawMessage, environ []string) ([]byte, err
 }
 
 // paths settles the directories. A default workspace that is missing is made where it
-// is allowed. Those of within hold for what is not said, and bound what is.
+// is allowed. Those of within are the defaults, and bound what is set.
 func (s *settings) paths(workDir string, within *settings) error {
 	abs := func(base, p string) string {
 		if filepath.IsAbs(p) {
@@ -469,7 +469,7 @@ func candidates(backend string) (names []string, known bool) {
 type choice struct {
 	// engine is what a create asks for; empty is the operator's own choice.
 	engine string
-	// name is what it is called, empty where there is none.
+	// name is its name; it may be empty.
 	name      string
 	available bool
 	reason    string

@@ -87,8 +87,8 @@ func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ServeStdio serves the one control connection of a pipe, until its end or that of
-// ctx. The pipe is the trusted instance's.
+// ServeStdio serves the one control connection of a pipe, until it or ctx
+// ends. The pipe is the trusted instance's.
 func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	if s.pin.trusted() == "" {
 		return failed(classValidation, "stdio needs the instance that is trusted: set LANGBOT_BOX_TRUSTED_INSTANCE_UUID")
@@ -167,8 +167,8 @@ func (p *peer) close() {
 	p.uploads.close()
 }
 
-// take begins what one frame asks for. It does not wait for it, but for what takes no
-// time: those are done in their order.
+// take begins what one frame asks for. It does not wait for it, except for short
+// requests: those are done in their order.
 func (p *peer) take(frame []byte) {
 	req, err := parseRequest(bytes.Clone(frame))
 	if errors.Is(err, errIgnored) {

@@ -30,7 +30,7 @@ func (k *keyed) lock(ctx context.Context, name string) (unlock func(), err error
 	}
 }
 
-// try is lock where nobody has the name or waits for it.
+// try is lock if no caller has the name or waits for it.
 func (k *keyed) try(name string) (unlock func(), ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

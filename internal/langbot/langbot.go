@@ -113,7 +113,7 @@ type Options struct {
 	Peer func(local, remote string) error
 	// Instance is the one instance that is served; empty is the first that comes.
 	Instance string
-	// Config is the box section of the configuration, as JSON; empty is none.
+	// Config is the box section of the configuration, as JSON; it may be empty.
 	Config string
 	// Environ has BOX_BACKEND and BOX__*, as os.Environ has them.
 	Environ []string
@@ -162,7 +162,7 @@ type Server struct {
 	// counted beside them.
 	sessions          map[string]*session
 	creating, closing int
-	// quiet, where somebody waits for it, is closed when none is being made.
+	// quiet, if a caller waits for it, is closed when no session is being made.
 	quiet chan struct{}
 	// shutting: box_shutdown is under way.
 	shutting bool
@@ -257,7 +257,7 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	var told sync.WaitGroup
-	for _, c := range open { // one that does not answer holds up nobody but itself
+	for _, c := range open { // one that does not answer blocks only itself
 		told.Go(c.goAway)
 	}
 	told.Wait()

@@ -49,7 +49,7 @@ type boxSpec struct {
 	QuotaMB      whole             `json:"workspace_quota_mb"`
 }
 
-// defaultImage is the reference's. It is no image that is had here: it stands for
+// defaultImage is the reference's. That image is not available here: it stands for
 // the operator's own default.
 const defaultImage = "rockchin/langbot-sandbox:latest"
 

@@ -1,5 +1,5 @@
 package langbot
 
-// noLink is nothing: an os.Root stays inside whatever a link says, and whoever opens a file
-// looks afterwards that it is a plain one under the name that was asked for.
+// noLink is nothing: an os.Root stays inside whatever a link says, and a caller that opens a file
+// checks afterwards that it is a plain one under the name that was asked for.
 const noLink = 0

@@ -73,8 +73,8 @@ func (s *Server) dropAll(ctx context.Context, which func(*session) bool) {
 	}
 }
 
-// dropIdle ends the sessions that nobody used for too long, but for those that
-// something is being done to now: who waits for them may hold another.
+// dropIdle ends the sessions that were not used for too long, except those with an
+// operation under way: its caller may hold another.
 func (s *Server) dropIdle(ctx context.Context, cfg *settings) {
 	s.mu.Lock()
 	all := slices.Collect(maps.Values(s.sessions))
@@ -94,7 +94,7 @@ func (s *Server) dropIdle(ctx context.Context, cfg *settings) {
 	}
 }
 
-// idle reports whether a session may be ended because nobody used it for too long.
+// idle reports whether a session may be ended because it was not used for too long.
 func (s *Server) idle(x *session, cfg *settings) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *Server) idle(x *session, cfg *settings) bool {
 // dropsAtOnce bounds how many sandboxes are ended at the same time.
 const dropsAtOnce = 8
 
-// reap ends sessions that nobody used, until the server does.
+// reap ends unused sessions until the server ends.
 func (s *Server) reap() {
 	every := time.NewTicker(reapEvery)
 	defer every.Stop()
@@ -150,8 +150,8 @@ func (s *Server) recover(ctx context.Context) {
 		sb, err := s.core.Get(ctx, r.Place.caller(), r.Sandbox)
 		if err != nil || sb.State != api.StateRunning && sb.State != api.StatePaused {
 			s.log.Info("a session of an earlier runtime is gone", "session", r.Physical, "state", sb.State)
-			// One that failed is kept, for what it has may be needed: whoever wants it gone
-			// removes it by name.
+			// One that failed is kept, because its data may be needed: a user can
+			// remove it by name.
 			if sb.State != api.StateFailed {
 				_ = s.core.Remove(ctx, r.Place.caller(), r.Sandbox)
 			}

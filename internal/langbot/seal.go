@@ -131,7 +131,7 @@ func (t *tree) file(name string) error {
 	return nil
 }
 
-// quoted is a string of JSON as Python writes it where it keeps what is not ASCII.
+// quoted is a string of JSON as Python writes it with ensure_ascii=False.
 func quoted(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

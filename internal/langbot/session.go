@@ -158,8 +158,8 @@ func (s *Server) reuse(ctx context.Context, x *session, spec *boxSpec) (bool, er
 	return s.alive(ctx, x), nil
 }
 
-// alive reports whether the sandbox of a session is there to be used. One that stands
-// still goes on.
+// alive reports whether the sandbox of a session is there to be used. A paused
+// one is resumed.
 func (s *Server) alive(ctx context.Context, x *session) bool {
 	sb, err := s.core.Get(ctx, x.place.caller(), x.sandbox)
 	if err != nil {
@@ -174,7 +174,7 @@ func (s *Server) alive(ctx context.Context, x *session) bool {
 // create makes a sandbox for a session. The caller holds the lock of its id.
 func (s *Server) create(ctx context.Context, p placement, physical string, spec boxSpec) (*session, error) {
 	cfg := s.settings()
-	made, err := s.room(ctx, cfg)
+	made, err := s.reserveSession(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -328,9 +328,9 @@ func identityOf(p placement, logical string) *api.Identity {
 	return &api.Identity{LauncherType: "langbot", LauncherID: id, SenderID: id, QueryID: id}
 }
 
-// room counts a session that is about to be, against the most that there may be. Those
-// that nobody used for too long make place before they are reaped.
-func (s *Server) room(ctx context.Context, cfg *settings) (made func(), err error) {
+// reserveSession counts a session that is about to be made, against the most that there may be. Sessions
+// that were not used for too long are ended for it before they are reaped.
+func (s *Server) reserveSession(ctx context.Context, cfg *settings) (made func(), err error) {
 	for again := true; ; again = false {
 		s.mu.Lock()
 		n := len(s.sessions) + s.creating + s.closing

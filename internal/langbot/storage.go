@@ -62,8 +62,8 @@ func (s *Server) storage(ctx context.Context, c call) (any, error) {
 	return out, nil
 }
 
-// measure counts what is below a name of root. Nothing is followed out of it, whoever
-// changes it meanwhile.
+// measure counts what is below a name of root. Nothing is followed out of it, also if
+// it changes meanwhile.
 func (d *storageDirectory) measure(ctx context.Context, root *os.Root, name string) {
 	seen := 0
 	_ = fs.WalkDir(root.FS(), name, func(_ string, e fs.DirEntry, err error) error {

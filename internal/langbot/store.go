@@ -19,7 +19,7 @@ type record struct {
 	Physical string    `json:"physical"`
 	Place    placement `json:"place"`
 	// Asked is the id as it was first asked for: another that is answered the same is
-	// somebody else's.
+	// another session's.
 	Asked   string    `json:"asked"`
 	Spec    boxSpec   `json:"spec"`
 	Sandbox string    `json:"sandbox"`

@@ -37,7 +37,7 @@ type ImageGrant struct {
 // digestLength is the length of a digest alone. Text that names one is not shorter.
 const digestLength = len("sha256:") + 2*32
 
-// Check judges the resolved image: digest is the manifest's, and index is that of the
+// Check judges the resolved image: digest is the manifest's, and index is the digest of the
 // multi-platform index it came from, which may be empty. It is called before anything but the
 // manifest is downloaded, and again before the image is used.
 func (g ImageGrant) Check(digest, index string) error {

@@ -38,8 +38,8 @@ type Facts struct {
 	Mounts []HostMount
 	// Recursive means that mounts below a directory are visible together with it.
 	Recursive bool
-	// Home is the real path of Cloche's home directory, which no sandbox may see. It is empty if
-	// there is none.
+	// Home is the real path of Cloche's home directory, which no sandbox may see. It may be
+	// empty.
 	Home string
 	// UserHome is the real path of the home directory of the user that runs Cloche. It is empty
 	// if the user has none.

@@ -86,7 +86,7 @@ func NoSnapshot(ref string) *api.Error {
 	return e.WithHint("cloche snapshot ls lists the ones that exist")
 }
 
-// Snapshot returns the snapshot that the sandbox starts from, or false if there is none.
+// Snapshot returns the snapshot that the sandbox starts from, or false without one.
 func (p Permit) Snapshot() (api.Snapshot, bool) {
 	if p.snapshot == nil {
 		return api.Snapshot{}, false

@@ -83,7 +83,7 @@ func born(at *os.File, other time.Time) time.Time {
 // filesystem.
 func syncAll(*os.File) error { return unix.Sync() }
 
-// renameNew renames to a name below the same directory that nobody has.
+// renameNew renames to a new name below the same directory.
 func renameNew(dir int, from, to string) error {
 	return unix.RenameatxNp(dir, from, dir, to, unix.RENAME_EXCL)
 }

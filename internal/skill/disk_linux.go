@@ -59,7 +59,7 @@ func born(at *os.File, other time.Time) time.Time {
 // syncAll writes the filesystem of an open directory through to its disk.
 func syncAll(dir *os.File) error { return unix.Syncfs(int(dir.Fd())) }
 
-// renameNew renames to a name below the same directory that nobody has.
+// renameNew renames to a new name below the same directory.
 func renameNew(dir int, from, to string) error {
 	return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE)
 }

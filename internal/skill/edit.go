@@ -24,7 +24,7 @@ import (
 // what the tenant has afterwards; 0 is the default.
 func (s *Store) Create(ctx context.Context, tenant string, spec api.SkillSpec, src *Source, maxBytes int64) (sk api.Skill, err error) {
 	err = s.writing(ctx, tenant, func(sh *shelf) error {
-		if err := sh.room(ctx, maxBytes, 0); err != nil {
+		if err := sh.fits(ctx, maxBytes, 0); err != nil {
 			return err
 		}
 		draft, dir, err := sh.draft()
@@ -37,7 +37,7 @@ func (s *Store) Create(ctx context.Context, tenant string, spec api.SkillSpec, s
 			err = sh.free(ctx, spec.Name)
 		}
 		if err == nil {
-			err = sh.room(ctx, maxBytes, 0)
+			err = sh.fits(ctx, maxBytes, 0)
 		}
 		if err == nil {
 			err = writeEntry(dir, entry, d, spec)
@@ -351,8 +351,8 @@ func packed(mode fs.FileMode) fs.FileMode {
 	return 0o644
 }
 
-// room says whether the tenant may have more bytes.
-func (sh *shelf) room(ctx context.Context, limit, more int64) error {
+// fits reports whether the tenant may have more bytes.
+func (sh *shelf) fits(ctx context.Context, limit, more int64) error {
 	limit = cmp.Or(limit, usualBytes)
 	used, entries, err := measure(ctx, sh.dir, limit, 0)
 	if err != nil {
@@ -389,7 +389,7 @@ func measure(ctx context.Context, dir *os.File, limit int64, depth int) (bytes, 
 		}
 		below, err := openAt(dir, e.Name(), unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
-			continue // gone, or what nobody may read holds nothing that counts
+			continue // gone, or unreadable, which counts as empty
 		}
 		b, n, err := measure(ctx, below, limit-bytes, depth+1)
 		_ = below.Close()

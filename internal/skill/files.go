@@ -111,7 +111,7 @@ func (s *Store) WriteFile(ctx context.Context, tenant, name, file string, conten
 		if err := sh.mayWrite(ctx, sk, file, content); err != nil {
 			return err
 		}
-		if err := sh.room(ctx, maxBytes, int64(len(content))); err != nil {
+		if err := sh.fits(ctx, maxBytes, int64(len(content))); err != nil {
 			return err
 		}
 		above, err := makeDirs(dir, path.Dir(file))

@@ -43,7 +43,7 @@ type document struct {
 	yaml, body string
 }
 
-// readDocument reads a SKILL.md that anybody may have written.
+// readDocument reads a SKILL.md from any source.
 func readDocument(data []byte) (document, error) {
 	front, body := splitDocument(data)
 	d := document{yaml: front, body: strings.TrimSpace(body)}

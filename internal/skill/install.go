@@ -86,7 +86,7 @@ func (s *Store) unpacked(ctx context.Context, tenant string, r io.Reader, o api.
 		total += int64(it.file.UncompressedSize64)
 	}
 	return s.writing(ctx, tenant, func(sh *shelf) error {
-		if err := sh.room(ctx, maxBytes, total); err != nil {
+		if err := sh.fits(ctx, maxBytes, total); err != nil {
 			return err
 		}
 		draft, dir, err := sh.draft()

@@ -7,7 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// A skill is a directory of the host's that sandboxes see, and those of a daemon on
+// A skill is a directory of the host that sandboxes see, and the sandboxes of a daemon on
 // Windows run on another machine, be it a virtual one: nothing is kept for them.
 
 func refused() error {

@@ -24,8 +24,8 @@ import (
 
 const (
 	tenantsDir = "tenants"
-	// draftPrefix begins the names of what is not yet, or no longer, a package. Nobody
-	// looks for packages in what begins with a dot.
+	// draftPrefix begins the names of drafts: packages that are being made or removed. Names that
+	// begin with a dot are not searched for packages.
 	draftPrefix = ".draft-"
 	// maxPath bounds the path of a file in a package, in bytes.
 	maxPath = 1024
@@ -43,8 +43,8 @@ type shelf struct {
 	root *os.Root
 }
 
-// openShelf opens a tenant's directory. Without create it is nil where there is
-// none; with create, what a writer left that died is removed.
+// openShelf opens a tenant's directory. Without create it is nil if it does not
+// exist; with create, what a writer left that died is removed.
 func openShelf(base, tenant string, create bool) (*shelf, error) {
 	if !filepath.IsAbs(base) {
 		return nil, api.Errorf(api.CodeInternal, "the directory of skills is no absolute path")
@@ -93,7 +93,7 @@ func (sh *shelf) close() {
 	_ = sh.dir.Close()
 }
 
-// sweep removes drafts that nobody finishes: the caller is alone here.
+// sweep removes abandoned drafts: the caller holds the lock.
 func (sh *shelf) sweep() {
 	names, err := readNames(sh.dir, maxDirEntries)
 	if err != nil {
@@ -144,7 +144,7 @@ func (sh *shelf) take(draft, name string) error {
 	at := int(sh.dir.Fd())
 	err := renameNew(at, draft, name)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
-		// A filesystem that cannot say it in one call; nobody else writes here.
+		// A filesystem without that call; the lock keeps other writers away.
 		if _, serr := sh.root.Lstat(name); serr == nil {
 			err = unix.EEXIST
 		} else {
@@ -338,13 +338,13 @@ func (s *Store) locked(tenant string) (*sync.RWMutex, string) {
 	return l, cmp.Or(s.bases[tenant], s.base)
 }
 
-// reading runs fn with a tenant's shelf while nobody writes to it; without a shelf
+// reading runs fn with a tenant's shelf while no caller writes to it; without a shelf
 // fn is not run.
 func (s *Store) reading(ctx context.Context, tenant string, fn func(*shelf) error) error {
 	return s.with(ctx, tenant, false, fn)
 }
 
-// writing is reading alone, with a shelf that is made where there is none.
+// writing is reading alone, with a shelf that is made if it is missing.
 func (s *Store) writing(ctx context.Context, tenant string, fn func(*shelf) error) error {
 	return s.with(ctx, tenant, true, fn)
 }

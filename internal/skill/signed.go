@@ -20,9 +20,9 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// Signed says which of the signers has signed a skill as it is now; "" is none. A
-// package that is not signed, or of which any file is other, more or less than
-// what was signed, has none.
+// Signed says which of the signers has signed a skill as it is now; "" if none has. A
+// package that is not signed, or that has any other, additional or missing file than
+// what was signed, has no signer.
 func (s *Store) Signed(ctx context.Context, tenant, name string, signers []Signer) (id string, err error) {
 	err = s.inside(ctx, tenant, name, func(_ api.Skill, dir *os.File) error {
 		id, err = signedBy(ctx, dir, signers)

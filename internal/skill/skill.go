@@ -26,7 +26,7 @@ const (
 	// maxListed and usualListed are how many files a list has.
 	maxListed   = 1000
 	usualListed = 200
-	// usualBytes is what the packages of one tenant may occupy where nobody says.
+	// usualBytes is what the packages of one tenant may occupy by default.
 	usualBytes = 1 << 30
 	// maxEntries bounds the files and directories of one tenant.
 	maxEntries = 200_000
@@ -78,7 +78,7 @@ type Source struct {
 	Path string
 }
 
-// Place is the directory of a package on the host, for whoever mounts it.
+// Place is the directory of a package on the host, for a mount.
 type Place struct {
 	Skill api.Skill
 	// Path is absolute and has no symlink below the Store's directory; Dev and Ino
@@ -90,7 +90,7 @@ type Place struct {
 
 // FileOptions choose what Files lists.
 type FileOptions struct {
-	// Path is the directory; "" is that of the package.
+	// Path is the directory; "" is the package's own.
 	Path string
 	// Hidden lists what begins with a dot as well.
 	Hidden bool

@@ -42,8 +42,8 @@ type Options struct {
 	Roots *x509.CertPool
 }
 
-// Networks are the networks of the sandboxes of one owner. One without any costs
-// nothing but memory for itself.
+// Networks are the networks of the sandboxes of one owner. One without networks costs
+// only its own memory.
 type Networks struct {
 	opts  Options
 	log   *slog.Logger
@@ -64,7 +64,7 @@ type entry struct {
 	reached chan struct{} // of a mark: is closed when the writer is there
 }
 
-// maxQueue is how many records may wait; whoever has another waits with it.
+// maxQueue is how many records may wait; the next Record waits.
 const maxQueue = 1024
 
 // New makes Networks. Of ctx it keeps the values; Close ends them.
@@ -143,7 +143,7 @@ func (ws *Networks) ParkAgain() {
 	}
 }
 
-// ErrLost says that nobody has the link of a sandbox any more.
+// ErrLost says that no process has the link of a sandbox any more.
 var ErrLost = errors.New("no process holds the link")
 
 // Adopt takes back the network of a sandbox that an earlier daemon made: what was an

@@ -104,7 +104,7 @@ func (w *Network) begin() bool {
 	return !w.closed
 }
 
-// Record adds to the log what somebody else has to say of the network, and returns
+// Record adds a record of another component to the log, and returns
 // when it is in the queue. The network must be open.
 func (w *Network) Record(rec api.EgressRecord) {
 	if !w.begin() {

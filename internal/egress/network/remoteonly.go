@@ -21,7 +21,7 @@ import (
 
 // Options are what Networks work with.
 type Options struct {
-	// Logger receives what nobody waits for; nil discards it.
+	// Logger receives errors that no caller waits for; nil discards them.
 	Logger *slog.Logger
 	// Own says whether a public address is this machine's; nil asks the machine.
 	Own func(netip.Addr) bool
@@ -46,7 +46,7 @@ type Place struct {
 // Networks make no network here, and say so.
 type Networks struct{}
 
-// ErrLost says that nobody has the link of a sandbox any more.
+// ErrLost says that no process has the link of a sandbox any more.
 var ErrLost = errors.New("no process holds the link")
 
 // New makes Networks.
@@ -69,10 +69,10 @@ func (*Networks) Sweep(context.Context, []string) error { return nil }
 // Close has nothing to close.
 func (*Networks) Close() error { return nil }
 
-// Network is the network of one sandbox. There is none.
+// Network is the network of one sandbox. This system has no networks.
 type Network struct{}
 
-// Link is none.
+// Link is nil.
 func (*Network) Link() *engine.Link { return nil }
 
 // Mounts are none.
@@ -90,7 +90,7 @@ func (*Network) Grant() policy.EgressGrant { return policy.EgressGrant{} }
 // SetGrant is refused.
 func (*Network) SetGrant(policy.EgressGrant) error { return noNetwork() }
 
-// Authority is none.
+// Authority is nil.
 func (*Network) Authority() *intercept.Authority { return nil }
 
 // ReadLog has nothing to read.

@@ -29,15 +29,15 @@ type Resolver struct {
 	Table *Table
 	// Rules are those in force now.
 	Rules func() *rule.Set
-	// Ask says whether names of which no rule speaks are answered for as well: their
+	// Ask reports whether names that no rule covers are answered as well, because their
 	// connections ask. Nil is no.
 	Ask func() bool
 	// Refused is told of each question that was refused for its name, which is as
-	// it was asked; nil is nobody.
+	// it was asked; it may be nil.
 	Refused func(name string, r *rule.Refusal)
 }
 
-// Answer makes the answer to one message; nil where there is none to give. It
+// Answer makes the answer to one message; nil if it gets no answer. It
 // never fails: what is wrong with a message is in the answer.
 func (r *Resolver) Answer(query []byte) []byte {
 	if len(query) < 12 || query[2]&0x80 != 0 { // an answer is not answered
@@ -76,7 +76,7 @@ func (r *Resolver) Answer(query []byte) []byte {
 	return out
 }
 
-// header is an answer of nothing but a code, for a message that need not have
+// header is an answer that has only a code, for a message that need not have
 // been understood.
 func header(query []byte, code int) []byte {
 	out := make([]byte, 12)
@@ -85,7 +85,7 @@ func header(query []byte, code int) []byte {
 	return out
 }
 
-// judge fills in the answer to the one question of a, or says why there is none.
+// judge fills in the answer to the one question of a, or says why it has none.
 func (r *Resolver) judge(a *dns.Msg) *rule.Refusal {
 	q := a.Question[0]
 	if q.Qclass != dns.ClassINET {

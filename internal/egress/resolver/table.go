@@ -1,6 +1,6 @@
 // Package resolver answers the DNS questions of one sandbox: allowed names get an
 // address that stands for them in this sandbox alone, everything else is refused.
-// It asks nobody.
+// It asks no other server.
 package resolver
 
 import (
@@ -35,8 +35,8 @@ type Store interface {
 	Add(Entry) error
 }
 
-// Table is the names of one sandbox. An address is stored before anybody gets to
-// know it, and is never given to another name. Tables are safe for any number of
+// Table is the names of one sandbox. An address is stored before it is
+// returned, and is never given to another name. Tables are safe for any number of
 // goroutines.
 type Table struct {
 	store Store // nil keeps the table in memory only
@@ -48,7 +48,7 @@ type Table struct {
 
 // NewTable makes a table of what was stored before, in the order in which it was
 // stored. Entries that this package cannot have stored are an error: a table
-// that may point at the wrong name is none. A nil store keeps nothing.
+// must not point at the wrong name. A nil store keeps nothing.
 func NewTable(store Store, before []Entry) (*Table, error) {
 	t := &Table{store: store, byName: make(map[rule.Name]netip.Addr, len(before))}
 	for i, e := range before {
@@ -137,7 +137,7 @@ const maxLine = 16 + 1 + 253 + 1
 
 // OpenFile reads the entries at path and returns the File that adds to them. A
 // path that does not exist has none. A last line that was not written whole was
-// never told to anybody and is cut off.
+// never returned to a client and is cut off.
 func OpenFile(path string) (*File, []Entry, error) {
 	f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {

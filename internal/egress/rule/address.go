@@ -10,8 +10,8 @@ type reserved struct {
 
 // Class says why addr is not an address of the public internet, in a few words,
 // or nothing when it is one. It knows the forms in which an IPv6 address carries
-// an IPv4 one, which are never public here, whatever they carry: nobody needs
-// them and each has been a way around a list.
+// an IPv4 one, which are never public here, whatever they carry: they are not
+// needed, and each has been used to bypass a list.
 func Class(addr netip.Addr) string {
 	switch {
 	case !addr.IsValid():
@@ -81,7 +81,7 @@ func reserved4() []reserved {
 	}
 }
 
-// reserved6 names what is not in 2000::/3 as well, for the sake of the words.
+// reserved6 names ranges outside 2000::/3 as well, for their description.
 func reserved6() []reserved {
 	return []reserved{
 		{netip.PrefixFrom(netip.IPv6Unspecified(), 128), "no address"},

@@ -98,7 +98,7 @@ func number(label string) bool {
 	return strings.Trim(label, "0123456789") == ""
 }
 
-// quote is s as it may be shown to anybody.
+// quote is s in a form that is safe to show.
 func quote(s string) string {
 	const limit = 80
 	if len(s) > limit {

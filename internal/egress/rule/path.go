@@ -43,7 +43,7 @@ func ReadPath(raw string) (decoded string, fault PathFault) {
 // neverInPath is true for what no path holds, encoded or not.
 func neverInPath(r rune) bool { return unicode.IsControl(r) || r == '\\' || r == utf8.RuneError }
 
-// decodeOnce decodes every escape in p as a lenient server does: what is none stays.
+// decodeOnce decodes every escape in p as a lenient server does: an invalid escape stays.
 func decodeOnce(p string) string {
 	if !strings.Contains(p, "%") {
 		return p

@@ -15,7 +15,7 @@ const (
 	RulePrivate = "egress.private"
 	// RuleAgree: the flow names another host than the one it was opened to, or none.
 	RuleAgree = "egress.agree"
-	// RuleProtocol: the protocol is none that may leave.
+	// RuleProtocol: the protocol may not leave.
 	RuleProtocol = "egress.protocol"
 	// RuleRequest: an HTTP request that is malformed, or of a kind that would hide
 	// what follows it.

@@ -8,7 +8,7 @@ import (
 )
 
 // RuleRequests is the rule of a refusal for a host of which only some requests are
-// allowed, and this is none of them.
+// allowed, and this one is not.
 const RuleRequests = "egress.requests"
 
 // Request lets some requests reach a host. Its text form is
@@ -179,7 +179,7 @@ func (s *Requests) Judge(n Name, method, target string) *Refusal {
 	return nil
 }
 
-// quoteMethod is a method as it may be shown to anybody.
+// quoteMethod is a method in a form that is safe to show.
 func quoteMethod(m string) string {
 	if m != "" && len(m) <= maxMethod && strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") == "" {
 		return m

@@ -18,7 +18,7 @@ import (
 //	*                                 every name
 //	smtp.example.com:587              any protocol at one port
 //	203.0.113.7:5432                  an address that no name was asked for
-//	db.corp:5432 at 10.1.0.0/16       a name that resolves to what is not public
+//	db.corp:5432 at 10.1.0.0/16       a name that resolves to a private address
 type Rule struct {
 	// ID is how records and refusals name the rule; empty is its text form.
 	ID string
@@ -28,8 +28,8 @@ type Rule struct {
 	// 443, where the first bytes must be HTTP or TLS that names the same host; with
 	// Deny it is every port.
 	Port uint16
-	// At are the ranges that are not public in which the host may be all the same.
-	// A rule for an address needs none: the address is its own.
+	// At are the ranges that are not public in which the host may be.
+	// A rule for an address needs no ranges: the address is its own.
 	At []netip.Prefix
 	// Deny holds back what the rule speaks of, whatever other rules say.
 	Deny bool

@@ -23,7 +23,7 @@ const (
 //
 // A flow is allowed when one rule allows all of it and no rule denies it.
 // Grants of several rules are never put together, so adding a rule allows
-// nothing but what that rule speaks of.
+// only what that rule covers.
 type Set struct {
 	names    map[Name][]Rule
 	below    map[Name][]Rule // by the part after "*."
@@ -212,7 +212,7 @@ func (v Verdict) At(addr netip.Addr, class string) (Grant, *Refusal) {
 	}
 }
 
-// Anywhere is the grant for a flow whose real address somebody else finds, such
+// Anywhere is the grant for a flow whose real address another server finds, such
 // as a proxy that is asked by name.
 func (v Verdict) Anywhere() (Grant, *Refusal) {
 	return v.At(netip.Addr{}, "")

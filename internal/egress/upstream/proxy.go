@@ -24,7 +24,7 @@ type Proxy struct {
 	// TLS is for a proxy that is spoken to over TLS; nil is plain.
 	TLS *tls.Config
 	// Authorization is the value of the Proxy-Authorization field, asked for at
-	// each connection so that it can change; nil is none. It is never in an error.
+	// each connection so that it can change; it may be nil. It is never in an error.
 	Authorization func(context.Context) (string, error)
 	// Except are names to which we connect ourselves, and below them where they
 	// begin with a dot.

@@ -33,7 +33,7 @@ type ResolvedBy string
 const (
 	// ByUs: we asked the machine's resolver and judged what it said.
 	ByUs ResolvedBy = "cloche"
-	// ByUpstream: a proxy was asked by name, so nobody here knows the address.
+	// ByUpstream: a proxy was asked by name, so the address is not known here.
 	ByUpstream ResolvedBy = "upstream"
 	// ByRule: the operator listed the address, or a rule names it.
 	ByRule ResolvedBy = "rule"
@@ -46,7 +46,7 @@ type Dialer struct {
 	Dialer   ContextDialer // nil is the machine's
 	// Hosts are addresses of names that no resolver and no proxy is asked for.
 	Hosts map[rule.Name][]netip.Addr
-	// Proxy is asked for everything but what it excepts; nil is none.
+	// Proxy is asked for everything except its exceptions; it may be nil.
 	Proxy *Proxy
 	// Timeout bounds resolving and dialling together; 0 is 10 seconds.
 	Timeout time.Duration

@@ -16,8 +16,8 @@ func keptProc() []string {
 
 // Covers are the files and directories of /proc that are covered in a sandbox on this
 // machine, by something empty: those that are known to tell of the host or to change it,
-// and every other one that this kernel has and that is not known to be harmless. What is
-// not there is passed over by the engines.
+// and every other one that this kernel has and that is not known to be harmless. Engines skip
+// paths that do not exist.
 func Covers() (files, dirs []string) {
 	files = []string{
 		"/proc/buddyinfo", "/proc/cmdline", "/proc/config.gz", "/proc/consoles", "/proc/crypto", "/proc/devices", "/proc/diskstats",

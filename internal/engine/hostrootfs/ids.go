@@ -32,7 +32,7 @@ type IDs struct {
 func (i IDs) Many() bool { return i.Size > 1 }
 
 // Create runs f, which makes a user namespace for these ids, on a locked thread. The kernel
-// counts what is in a namespace for whoever made it, too: here for the first of the ids, and
+// counts what is in a namespace for its creator, too: here for the first of the ids, and
 // not for root of the host, whose tables a sandbox could fill otherwise.
 func (i IDs) Create(f func() error) error {
 	if !i.Many() {
@@ -55,7 +55,7 @@ func setEffective(uid uint32) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); errno != 0 {
 		return os.NewSyscallError("setresuid", errno)
 	}
-	// Files are root's as before, for what is made too, until it is somebody of its own.
+	// Files are root's as before, for new files too, until the thread has ids of its own.
 	_, _, _ = unix.RawSyscall(unix.SYS_SETFSUID, 0, 0, 0) // it does not say whether it did
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
@@ -142,7 +142,7 @@ func subordinate(file, name string) (first, count uint32) {
 	return 0, 0
 }
 
-// Take returns a range that nobody has.
+// Take returns a free range.
 func (p *IDPool) Take() (IDs, error) {
 	if p.count == 0 {
 		return IDs{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Size: 1}, nil
@@ -163,7 +163,7 @@ func (p *IDPool) Take() (IDs, error) {
 	return IDs{}, fmt.Errorf("all %d ranges of ids are taken: %w", p.count, unix.ENOSPC)
 }
 
-// Release gives a range back; 0 is none.
+// Release gives a range back; 0 does nothing.
 func (p *IDPool) Release(base uint32) {
 	if base != 0 && p.dir != "" {
 		_ = os.Remove(p.path(base))

@@ -244,7 +244,7 @@ func noteImage(name, path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// removeAll removes a directory below that of the unpacked images. No sandbox has
+// removeAll removes a directory below the directory of unpacked images. No sandbox has
 // ever been able to write there.
 func removeAll(dir string) error {
 	root, err := os.OpenRoot(filepath.Dir(dir))

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LandlockVersion is the version of the kernel's Landlock; 0 is none.
+// LandlockVersion is the version of the kernel's Landlock; 0 without Landlock.
 func LandlockVersion() int {
 	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {

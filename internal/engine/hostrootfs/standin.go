@@ -26,7 +26,7 @@ type StandIn struct {
 }
 
 // StandIns are files that programs expect and whose content would be the host's. Each
-// has the form of the kernel's, with counters that stand still.
+// has the form of the kernel's, with counters that never change.
 func StandIns() []StandIn {
 	made := []StandIn{
 		{"stat", "/proc/stat", quietStat(readOnline(), bootTime())},
@@ -56,7 +56,7 @@ func controllers(cgroups string) string {
 	return b.String()
 }
 
-// readCgroups is this machine's /proc/cgroups; empty is none.
+// readCgroups is this machine's /proc/cgroups; it may be empty.
 func readCgroups() string {
 	b, _ := os.ReadFile("/proc/cgroups")
 	return string(b)

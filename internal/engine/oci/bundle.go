@@ -69,8 +69,8 @@ func mounts(p engine.Plan, stage string, shown []cgroup.Shown) []specs.Mount {
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=64k"}},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=" + strconv.Itoa(hostrootfs.MaxTerminals)}},
 	}
-	// The processors are the same whoever looks; what else is in a sysfs would be of the
-	// network that it is mounted in.
+	// The processors are the same for every reader; the rest of a sysfs belongs to the
+	// network namespace that it is mounted in.
 	list = append(list, bind(sysProcessors, sysProcessors))
 	// Not the runtime's own mount of cgroups: on version 1 it shows groups of the runtime's,
 	// which have no limits.
@@ -105,7 +105,7 @@ func bind(source, target string) specs.Mount {
 	return specs.Mount{Destination: target, Type: "bind", Source: source, Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}}
 }
 
-// bindable reports whether runtimes take a file of ours in that place: runc does so for a
+// bindable reports whether runtimes accept a stand-in at that path: runc does so for a
 // few of /proc and refuses a bundle with any other.
 func bindable(f hostrootfs.StandIn) bool {
 	return f.Target == "/proc/stat" || f.Target == "/proc/swaps"

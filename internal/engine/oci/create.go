@@ -160,7 +160,7 @@ func (e *Engine) groupOf(rec record) string {
 	return path
 }
 
-// makeGroup makes the cgroup, with its limits. That of version 2 belongs to the
+// makeGroup makes the cgroup, with its limits. A cgroup of version 2 belongs to the
 // sandbox's root: the agent makes one in it for each process, and nothing else inside
 // can see it.
 func (c *creation) makeGroup(context.Context) error {
@@ -284,7 +284,7 @@ func (c *creation) openLink() error {
 	return nil
 }
 
-// prepare makes the root, where the runtime and nobody else can see it.
+// prepare makes the root where only the runtime can see it.
 func (c *creation) prepare(ctx context.Context) (err error) {
 	if err := c.openSources(); err != nil {
 		return err

@@ -5,7 +5,7 @@
 // namespace that ends with the create: the image, its owners mapped to the sandbox's
 // own range of ids, a writable layer in memory, the agent, the mounts of the plan. What
 // the runtime mounts is what the kernel gives each sandbox: /proc, /sys, /dev. So no
-// path of the host is in the bundle, and nothing is left mounted whoever dies when.
+// path of the host is in the bundle, and nothing is left mounted, in whatever order processes die.
 //
 // The user namespace and the network namespace are made before, by a process that ends
 // as soon as they are held, and the runtime is told to enter them: so the link's device

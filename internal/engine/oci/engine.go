@@ -76,9 +76,9 @@ type record struct {
 	pidfd.Head
 	// Init is the first process, the agent; zero before the runtime has made it.
 	Init pidfd.ID `json:"init,omitzero"`
-	// Parent is whom the instance must not outlive; zero is nobody.
+	// Parent is the process that the instance must not outlive; zero without one.
 	Parent pidfd.ID `json:"parent,omitzero"`
-	// IDs is where the sandbox's range of ids begins on the host; 0 is none.
+	// IDs is where the sandbox's range of ids begins on the host; 0 without a range.
 	IDs uint32 `json:"ids,omitempty"`
 	// Runtime is the path of the program that made it.
 	Runtime string `json:"runtime,omitempty"`
@@ -131,7 +131,7 @@ func (e *Engine) Terms() engine.Terms {
 	return engine.Terms{CoversSockets: true, ClosesSockets: hostrootfs.ClosesSockets(hostrootfs.LandlockVersion()), LimitsPids: e.groups.Has(cgroup.Pids) && (u == nil || !u.Has(cgroup.Pids)), NoGroups: u == nil}
 }
 
-// Close ends what the engine has running in this process. Instances live on, but for
+// Close ends what the engine has running in this process. Instances live on, except
 // those that were created with DieWithParent.
 func (e *Engine) Close() error {
 	e.images.Close()

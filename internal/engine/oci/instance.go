@@ -60,7 +60,7 @@ func (i *instance) Stopped() []string {
 	return nil
 }
 
-// watch tells of a death that nobody asked for.
+// watch reports a death that no caller requested.
 func (i *instance) watch() {
 	defer close(i.buried)
 	<-i.init.Done()
@@ -72,8 +72,8 @@ func (i *instance) watch() {
 	}
 }
 
-// Ending implements engine.Mortal. Nobody sees how a process ends that is not a child
-// of the daemon's.
+// Ending implements engine.Mortal. The daemon does not see how a process ends that is
+// not its child.
 func (i *instance) Ending() engine.Ending {
 	<-i.buried // follows the death at once
 	return i.last
@@ -169,7 +169,7 @@ func (i *instance) Stat(context.Context) (engine.Stat, error) {
 }
 
 // Pause implements engine.Pauser by the freezer of version 2, which the kernel keeps:
-// nobody has to remember it, and what is frozen can be killed.
+// no process has to remember it, and what is frozen can be killed.
 func (i *instance) Pause(ctx context.Context) error { return i.drive(ctx, "pause", i.group.Freeze) }
 
 // Resume implements engine.Pauser.

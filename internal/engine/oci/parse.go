@@ -55,7 +55,7 @@ type state struct {
 }
 
 // parseState reads the output of the command state. It is foreign: the number of a
-// process is one only when it could be that of any process but the machine's first.
+// process is valid only if it is greater than 1.
 func parseState(out []byte) (state, error) {
 	var s struct {
 		ID     *string `json:"id"`

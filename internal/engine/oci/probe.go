@@ -19,8 +19,8 @@ import (
 )
 
 // Probe implements engine.Engine. A machine that is usable stays so while its runtime
-// is there; one that is not is looked at again each time, because somebody may be
-// mending it.
+// is there; one that is not is probed again each time, because an operator may be
+// fixing it.
 func (e *Engine) Probe(ctx context.Context) engine.Report {
 	e.probing.Lock()
 	defer e.probing.Unlock()
@@ -143,9 +143,9 @@ func judge(ctx context.Context, name string) verdict {
 	return v
 }
 
-// virtual says why no virtual machine is made of a sandbox. What there is of libkrun
-// passes no descriptors on and gives its machine no socket of ours, so that the agent
-// could not be reached; and without a boot nobody knows whether the machine can.
+// virtual says why no virtual machine is made of a sandbox. libkrun passes no descriptors
+// on and gives its machine no socket of Cloche's, so that the agent could not be reached; and only a
+// boot shows whether the machine can.
 func virtual(b binary) *api.Problem {
 	if !slices.Contains(b.Features, "LIBKRUN") {
 		return &api.Problem{What: "this crun has no handler for virtual machines (libkrun)", Mend: "install a crun that is built with libkrun, and libkrun"}

@@ -110,7 +110,7 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 }
 
 // forget has the runtime take back what it made of a sandbox. What it does not do, or
-// what nobody can do any more because the program is gone, the engine does by itself.
+// cannot do because its program is gone, the engine does by itself.
 func (e *Engine) forget(ctx context.Context, rec record) {
 	if rec.Dir == "" || rec.Runtime == "" {
 		return

@@ -20,7 +20,7 @@ import (
 )
 
 // stage is a thread with a mount namespace of its own, in which runtimes are started:
-// what is mounted there nobody else sees, and it is gone with the last process of it.
+// no other process sees what is mounted there, and it is gone with its last process.
 type stage struct{ thread *pidfd.Spawner }
 
 // enterStage makes one. Where the runtime wants it, the hierarchy of version 2 is hidden:
@@ -478,8 +478,8 @@ func (t *tree) open(target string, file bool) (int, error) {
 	return -1, unix.EINVAL
 }
 
-// make makes a directory, or an empty file, in one that is there. In a mount whose
-// owners are mapped only somebody who is there can make one: the sandbox's root.
+// make makes a directory, or an empty file, in an existing one. In a mount whose
+// owners are mapped, only a mapped user can make one: the sandbox's root.
 func (t *tree) make(parent, name string, file bool) error {
 	if parent == "" {
 		parent = "."
@@ -495,7 +495,7 @@ func (t *tree) make(parent, name string, file bool) error {
 	return err
 }
 
-// makeAs is make as whoever the thread is.
+// makeAs is make as the user of the thread.
 func (t *tree) makeAs(parent, name string, file bool) error {
 	dir, err := t.inside(parent, unix.O_DIRECTORY)
 	if err != nil {

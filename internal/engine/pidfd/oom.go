@@ -36,7 +36,7 @@ func OOMScore() (int, error) {
 }
 
 // OOMSandbox is for what keeps a sandbox: its agent, sentry and gofer, and the program
-// that isolates it. It is above that of this process, its daemon, and never below what
+// that isolates it. It is above the value of this process, its daemon, and never below what
 // other processes of the machine begin with.
 func OOMSandbox() int {
 	own, err := OOMScore()
@@ -54,8 +54,8 @@ func SetOOMScore(pid, score int) error {
 	return Write("/proc/"+strconv.Itoa(pid), "oom_score_adj", strconv.Itoa(score))
 }
 
-// KeepFromOOM lowers this process to OOMDaemon. A value that somebody has chosen
-// stays, and so does that of a process which may not lower it: both are no error. It returns
+// KeepFromOOM lowers this process to OOMDaemon. A value that an operator has chosen
+// stays, and so does the value of a process that may not lower it: both are no error. It returns
 // the value that holds.
 func KeepFromOOM() (int, error) {
 	own, err := OOMScore()

@@ -17,16 +17,16 @@ import (
 	"github.com/cloche-dev/cloche/internal/poll"
 )
 
-// ID names a process for ever: its number and when it was started, field 22 of
+// ID names a process uniquely: its number and when it was started, field 22 of
 // /proc/pid/stat in clock ticks. It is so within one boot of the machine.
 type ID struct {
 	PID   int    `json:"pid"`
 	Start string `json:"start"`
 }
 
-// Process is a process of a sandbox, ours or that of an earlier daemon. It is known by
+// Process is a process of a sandbox, started by this daemon or an earlier one. It is known by
 // its pidfd, so nothing here can ever touch a process that took over the number. All
-// methods but Close and Abandon may be called at any time, by anybody.
+// methods except Close and Abandon are safe for concurrent use at any time.
 type Process struct {
 	// ID never changes.
 	ID   ID
@@ -36,7 +36,7 @@ type Process struct {
 }
 
 // New takes over a pidfd, or opens one when it is negative, and watches the process
-// until it is dead. A child of ours is reaped then, by nobody else.
+// until it is dead. A child of this process is reaped then, only here.
 func New(pid, pidfd int) (*Process, error) {
 	if pidfd < 0 {
 		var err error
@@ -54,7 +54,7 @@ func New(pid, pidfd int) (*Process, error) {
 	return p, nil
 }
 
-// Find finds the process of an ID. It is os.ErrProcessDone when there is none any more.
+// Find finds the process of an ID. It is os.ErrProcessDone when the process has ended.
 func Find(id ID) (*Process, error) {
 	if id.PID <= 0 || id.Start == "" {
 		return nil, os.ErrProcessDone
@@ -94,7 +94,7 @@ func (p *Process) watch() {
 // reap reaps the zombie if it is our child, and says how it ended; not ours is no
 // error.
 func (p *Process) reap(pidfd int) string {
-	// As long as the zombie of our child is there, nobody else has its number.
+	// As long as the zombie of the child exists, no other process has its number.
 	if err := unix.Waitid(unix.P_PIDFD, pidfd, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
 		return ""
 	}

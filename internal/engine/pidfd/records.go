@@ -34,7 +34,7 @@ type Head struct {
 func (h Head) Names() (owner, id string) { return h.Owner, h.ID }
 
 // Outlived reports whether the machine has been booted since the record: then none of
-// its processes is left, whoever has their numbers.
+// its processes is left, even if their numbers are in use.
 func (h Head) Outlived() bool { return Outlived(h.Boot) }
 
 // Record is all there is to know about an instance in order to find it again or to
@@ -138,7 +138,7 @@ func (s Records[R]) List(owner string) ([]R, error) {
 	return list, nil
 }
 
-// All reads the records of all owners, but for those that cannot be read.
+// All reads the records of all owners, except those that cannot be read.
 func (s Records[R]) All() ([]R, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil {

@@ -35,8 +35,8 @@ func NewSpawner() *Spawner {
 func (s *Spawner) run() {
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
-		// The first thread stands for the process, for whoever asks for its cgroup: that
-		// must be none of a sandbox's. It is held until another has been found.
+		// The first thread stands for the process when its cgroup is read: that must not be
+		// a cgroup of a sandbox. It is held until another has been found.
 		found := make(chan struct{})
 		go func() {
 			runtime.LockOSThread()

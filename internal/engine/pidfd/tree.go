@@ -9,7 +9,7 @@ import (
 )
 
 // Tree lists the processes with these numbers and all that descend from them, as they are
-// now. One that has lost its parent descends from whoever took it in, which in a
+// now. An orphan descends from the process that adopted it, which in a
 // namespace of its own is the first process there.
 func Tree(pids ...int) []int {
 	names, err := os.ReadDir("/proc")
