@@ -1,5 +1,5 @@
-// Package approval is the queue of what sandboxes want out and no rule speaks of,
-// until somebody gives a word.
+// Package approval is the queue of connections of sandboxes that no rule covers, until an operator
+// decides.
 package approval
 
 import (
@@ -18,7 +18,7 @@ const (
 	Pending    = 10 * time.Minute
 	Remembered = 10 * time.Minute
 	// maxOfSandbox, maxOfTenant and maxAll bound what waits at once; what is over is
-	// refused. No tenant can take the room of all others.
+	// refused. No tenant can fill the queue of all others.
 	maxOfSandbox = 32
 	maxOfTenant  = 1024
 	maxAll       = 8192
@@ -54,7 +54,7 @@ type entry struct {
 }
 
 // New makes a Queue. Notify is told of each question that begins to wait, and of each
-// that waits no more; it must not block. Nil is nobody.
+// that waits no more; it must not block. It may be nil.
 func New(notify func(api.Approval)) *Queue {
 	if notify == nil {
 		notify = func(api.Approval) {}
@@ -62,9 +62,9 @@ func New(notify func(api.Approval)) *Queue {
 	return &Queue{notify: notify}
 }
 
-// Ask puts a question, or joins the one that waits already, and waits for a word or
-// the end of ctx. The question goes on waiting after that. It is true when somebody
-// let it out.
+// Ask puts a question, or joins the one that waits already, and waits for a decision or
+// the end of ctx. The question goes on waiting after that. It is true when the connection was
+// approved.
 func (q *Queue) Ask(ctx context.Context, ask Question) bool {
 	e, fresh := q.join(ask, time.Now().UTC())
 	if e == nil {
@@ -86,7 +86,7 @@ func (q *Queue) look(e *entry) api.Approval {
 	return e.a
 }
 
-// join finds the question or adds it; nil where there is no room.
+// join finds the question or adds it; nil if the queue is full.
 func (q *Queue) join(ask Question, now time.Time) (_ *entry, fresh bool) {
 	q.mu.Lock()
 	gone := q.prune(now)
@@ -193,9 +193,9 @@ func (q *Queue) Get(id string) (api.Approval, bool) {
 	return api.Approval{}, false
 }
 
-// Answer gives the word. False is for a question that does not wait, which is
-// returned as it is. Who approves puts the rule into force first: whoever waits tries
-// again at once.
+// Answer decides. False is for a question that does not wait, which is
+// returned as it is. A caller that approves puts the rule into force first: the waiting connections
+// retry at once.
 func (q *Queue) Answer(id string, approve bool, by string) (api.Approval, bool) {
 	q.mu.Lock()
 	i := slices.IndexFunc(q.list, func(e *entry) bool { return e.a.ID == id })

@@ -71,7 +71,7 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// openFile opens the file, making it where there is none, and returns its last
+// openFile opens the file, makes it if it is missing, and returns its last
 // keep events, of one owner not more than each.
 func openFile(path string, keep, each int) (_ *file, events []api.Event, err error) {
 	d := &file{name: filepath.Base(path), boot: bootID()}
@@ -155,7 +155,7 @@ func newest(events []api.Event, keep, each int) []api.Event {
 }
 
 // readLine returns the next line and how long it is with its newline. A line
-// that is too long is none. At the end n is what stands there without newline.
+// that is too long is skipped. At the end n is what stands there without newline.
 func readLine(in *bufio.Reader) (line []byte, n int64, err error) {
 	line, err = in.ReadSlice('\n')
 	n = int64(len(line))

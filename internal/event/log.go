@@ -38,7 +38,7 @@ type Log struct {
 	closed bool
 	// wake is closed when something changes that a reader waits for.
 	wake    chan struct{}
-	waiting atomic.Bool // somebody may hold wake
+	waiting atomic.Bool // a reader may hold wake
 }
 
 // Open opens the list. After a crash it finds every whole line; what is damaged
@@ -69,7 +69,7 @@ func Open(o Options) (*Log, error) {
 		l.counts[owner(e)]++
 	}
 	l.age(time.Now())
-	// What has aged out is not to lie about for ever where little happens.
+	// Events that have aged out must not stay in the file if few events follow.
 	if f.torn || f.lines > 2*len(l.events)+slack {
 		l.err = f.rewrite(l.events, l.last)
 	}
@@ -236,7 +236,7 @@ const batch = 128
 // began. An error of fn ends it and is returned as it is.
 //
 // Where cursors between o.After, or the event before, and an event are gone, the
-// next event that fn gets says in Missed how many, whoever's they were.
+// next event that fn gets says in Missed how many, of any tenant.
 func (l *Log) Read(ctx context.Context, o api.EventOptions, sees func(api.Event) bool, fn func(api.Event) error) error {
 	prev, until, err := l.begin(o)
 	if err != nil {

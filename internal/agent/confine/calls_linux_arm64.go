@@ -6,7 +6,7 @@ const (
 	architecture = "arm64"
 	auditArch    = unix.AUDIT_ARCH_AARCH64
 	// foreign is where the numbers of another set of calls begin that is told by them
-	// alone; 0 is none.
+	// alone; 0 without another set.
 	foreign = 0
 )
 

@@ -34,7 +34,7 @@ type rule struct {
 }
 
 // modeCall is a call that gives a file its mode by an argument, and only when the one
-// with flags says that it makes a file; -1 is none.
+// with flags says that it makes a file; -1 without such an argument.
 type modeCall struct {
 	named
 	mode  uint32
@@ -67,7 +67,7 @@ const namespaceFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID
 
 // rules are the calls of which some arguments are allowed. The calls that change what
 // another process gets of the machine ask for no more than its uid, which programs can
-// have in common with the agent. Huge pages count as nobody's memory: where they are
+// have in common with the agent. Huge pages are charged to no cgroup: where they are
 // refused, the error is one that a kernel gives which has none left, or which does not
 // know the flag.
 func rules(agent Threads, asks bool) []rule {
@@ -123,7 +123,7 @@ func rules(agent Threads, asks bool) []rule {
 			p.ifNotIn(unix.EPERM, 0, 8, 0x20000, 0x20008, 0xffffffff)
 		}},
 		// By each thread of a process its limits can be set, and threads of the agent come
-		// and go: nothing but 0 is sure to be the caller.
+		// and go: only 0 is sure to be the caller.
 		ownOnly(named{"prlimit64", unix.SYS_PRLIMIT64}),
 		ownOnly(named{"sched_setscheduler", unix.SYS_SCHED_SETSCHEDULER}),
 		ownOnly(named{"sched_setparam", unix.SYS_SCHED_SETPARAM}),

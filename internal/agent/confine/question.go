@@ -15,7 +15,7 @@ import (
 // give a set-id bit to a file which is there.
 type Questions struct {
 	listener int
-	// joins says which threads may enter a user namespace; nil is none.
+	// joins says which threads may enter a user namespace; nil allows no thread.
 	joins func(thread int) bool
 }
 
@@ -96,7 +96,7 @@ func (n notification) change() (ModeChange, bool) {
 	c := ModeChange{Thread: int(n.pid), File: -1, Dir: unix.AT_FDCWD, Mode: uint32(n.args[m.mode]) & 0o7777, id: n.id}
 	switch m.name {
 	case "fchmod":
-		// What is no descriptor is one that nobody has.
+		// An invalid descriptor is one that no process has.
 		if c.File = int(int32(n.args[0])); c.File < 0 {
 			c.File = math.MaxInt32
 		}
@@ -119,8 +119,8 @@ func (q *Questions) Waits(c ModeChange) bool {
 	return errno == 0
 }
 
-// Answer has the call return; nil is success, and an error that is no number of the
-// kernel's is EPERM. A caller that has gone is no error.
+// Answer has the call return; nil is success, and an error that is not an errno
+// is EPERM. A caller that has gone is no error.
 func (q *Questions) Answer(c ModeChange, err error) error {
 	a := answer{id: c.id}
 	if err != nil {

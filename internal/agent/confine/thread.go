@@ -49,7 +49,7 @@ func Proc() error {
 }
 
 // Thread puts the profile, and Landlock where the kernel has it, on the calling
-// thread, for ever, and on all that is forked from it. The caller is locked to its
+// thread, irrevocably, and on all that is forked from it. The caller is locked to its
 // thread and never unlocks it.
 func Thread(agent Threads) error {
 	if err := prepare(); err != nil {
@@ -106,7 +106,7 @@ func install(agent Threads, asks asking) (int, error) {
 	return int(fd), nil
 }
 
-// What the domain handles: nobody in it makes a device, signals or traces who is not
+// What the domain handles: no process in it makes a device, signals or traces who is not
 // in it, connects to a socket that was not made in it, or mounts anything. Moving files between directories has to be allowed again.
 const (
 	handledFS = unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK | unix.LANDLOCK_ACCESS_FS_REFER

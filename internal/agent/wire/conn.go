@@ -42,7 +42,7 @@ func (c *coalescing) Write(p []byte) (int, error) {
 			c.body = true
 			return len(p), nil
 		case first && p[1] == muxWindow && (flags == muxSYN || flags == muxACK && binary.BigEndian.Uint32(p[8:]) == 0):
-			// An acceptance that also grants room is not held: the opener may
+			// An acceptance that also grants window is not held: the opener may
 			// wait for it before it says all that it is asked for.
 			return len(p), nil
 		}

@@ -22,7 +22,7 @@ type Hello struct {
 
 // Welcome answers a Hello whose token was right.
 type Welcome struct {
-	// Version is the one to speak; 0 when there is none in common.
+	// Version is the one to speak; 0 without a version in common.
 	Version int `json:"version"`
 	// Versions are those that the agent speaks.
 	Versions []int `json:"versions"`
@@ -37,7 +37,7 @@ func Versions() []int {
 	return vs
 }
 
-// Choose returns the first of ours, newest first, that is also theirs, or 0.
+// Choose returns the first of our versions, newest first, that is also theirs, or 0.
 func Choose(ours, theirs []int) int {
 	for _, v := range ours {
 		if slices.Contains(theirs, v) {
@@ -179,7 +179,7 @@ type Request struct {
 
 	// Since version 6.
 	Tool *Tool `json:"tool,omitempty"`
-	// Forestall is that of api.SignalRequest. An older agent ignores it.
+	// Forestall is the field of api.SignalRequest. An older agent ignores it.
 	Forestall bool `json:"forestall,omitempty"`
 
 	// Since version PlaceSince, of what concerns a file; an older agent does not know what
@@ -222,7 +222,7 @@ type Listen struct {
 	ID   string `json:"id"`
 	Port int    `json:"port"`
 	// Socket is the path of a socket to listen at instead, since version 5. It belongs to
-	// User and is for nobody else; empty is root, and for everybody.
+	// User, and only User can connect; empty is root, and every user can connect.
 	Socket api.Bytes `json:"socket,omitempty"`
 	User   string    `json:"user,omitempty"`
 	// Outside are directories in which the socket must not be: others see them too.
@@ -286,7 +286,7 @@ const CopyHardLinksSince = 8
 type Tar struct {
 	Exclude   []api.Bytes `json:"exclude,omitempty"`
 	KeepLinks bool        `json:"keep_links,omitempty"`
-	// CopyHardLinks is that of api.TarOutOptions, since version CopyHardLinksSince.
+	// CopyHardLinks is the field of api.TarOutOptions, since version CopyHardLinksSince.
 	CopyHardLinks bool `json:"copy_hard_links,omitempty"`
 	// The rest is for OpUnpack. KeepOwner takes the archive's owners, not Request.User.
 	KeepOwner bool              `json:"keep_owner,omitempty"`
@@ -345,7 +345,7 @@ type DialOutcome string
 const (
 	DialOpen    DialOutcome = "open"
 	DialRefused DialOutcome = "refused" // nothing listens
-	DialOwn     DialOutcome = "own"     // the agent listens there, and is not for anybody
+	DialOwn     DialOutcome = "own"     // the agent listens there, which callers may not reach
 )
 
 // DialReply answers an OpDial.
@@ -391,5 +391,5 @@ type FileReply struct {
 	Info api.FileInfo `json:"info"`
 }
 
-// Empty is an answer that says nothing but that it was done.
+// Empty is an answer without data.
 type Empty struct{}

@@ -10,7 +10,7 @@ import (
 )
 
 // Anchor is the content of the head's file: how long the log is. It is written in
-// place after each record, and needs no room on a full disk.
+// place after each record, and needs no space on a full disk.
 type Anchor struct {
 	Seq     int64  `json:"seq"`
 	Hash    string `json:"hash"`

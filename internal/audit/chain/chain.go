@@ -1,5 +1,5 @@
-// Package chain is the form of the audit log's lines and the proof that nobody
-// changed them. It needs nothing but the files: no daemon and no Linux.
+// Package chain is the form of the audit log's lines and the proof that they were not
+// changed. It needs only the files: no daemon and no Linux.
 //
 // A line is one JSON object that begins with its number and the hash of the line
 // before, and ends with its own hash: the SHA-256 of its bytes up to that field.

@@ -133,7 +133,7 @@ func (v *verifier) read(ctx context.Context, r io.Reader) error {
 		case err == nil:
 			v.take(line[:len(line)-1], true)
 		case errors.Is(err, bufio.ErrBufferFull):
-			// No record is so long: what it is part of is none either.
+			// No record is so long.
 			v.take(line, true)
 		case errors.Is(err, io.EOF):
 			if len(line) > 0 {

@@ -279,7 +279,7 @@ func (v *verifier) end() api.AuditReport {
 			v.problem(p.Seq, 0, "record %d, which %s names, is missing", p.Seq, p.what)
 		}
 	}
-	// Problems are found in the order of the lines, but for those of the whole.
+	// Problems are found in the order of the lines, except those of the whole log.
 	slices.SortStableFunc(v.report.Problems, func(a, b api.AuditFinding) int { return int(min(max(a.Seq-b.Seq, -1), 1)) })
 	v.report.Last, v.report.Hash = v.at.Seq, v.at.Hash
 	v.report.OK = v.report.ProblemCount == 0

@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	// ErrUnreadable: two readers could take the body for two things, so that nobody can
-	// say what the provider would do.
+	// ErrUnreadable: two readers could read the body differently, so that it is not known
+	// what the provider would do.
 	ErrUnreadable = errors.New("the body is not plain JSON that all read alike")
 	// ErrModel: the model looks outside by itself, and cannot be kept from it.
 	ErrModel = errors.New("the model searches by itself")
@@ -182,7 +182,7 @@ func (s *stripper) tools(path string, raw []byte) ([]byte, error) {
 	return array(out), nil
 }
 
-// content is that of a message, or the messages themselves.
+// content strips the content of a message, or the messages themselves.
 func (s *stripper) content(path string, raw []byte, style string, depth int) ([]byte, error) {
 	if depth > maxDepth {
 		return nil, ErrUnreadable
@@ -230,7 +230,7 @@ func (s *stripper) content(path string, raw []byte, style string, depth int) ([]
 }
 
 // inner looks into the members of a message or part that hold others. What a model
-// said to a tool is in others, and is nobody's to change.
+// said to a tool is in others, and must not be changed.
 func (s *stripper) inner(path string, parts []member, style string, depth int) ([]member, error) {
 	parts, err := s.nested(path, parts)
 	if err != nil {

@@ -14,7 +14,7 @@ type member struct {
 }
 
 // members reads an object, one level of it. Two names that some reader takes for one
-// are refused, for nobody knows which of them counts.
+// are refused, because it is not known which of them counts.
 func members(raw []byte) ([]member, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -92,7 +92,7 @@ func nothing(raw []byte) bool {
 	return s == "null" || s == "false"
 }
 
-// typeOf is the type that an object says it has; empty is none that can be read.
+// typeOf is the type that an object says it has; empty if it cannot be read.
 func typeOf(all []member) string {
 	for _, m := range all {
 		var s string

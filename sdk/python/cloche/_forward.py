@@ -83,7 +83,7 @@ class WebSocket:
 
 
 async def dial(daemon: Daemon, path: str) -> WebSocket:
-    """Opens a WebSocket of the daemon's. `ClocheError` says why there is none."""
+    """Opens a WebSocket of the daemon's. `ClocheError` says why it cannot."""
     parts = urlsplit(daemon.base)
     try:
         if daemon.socket is not None:
@@ -164,7 +164,7 @@ async def _carry(socket: WebSocket, reader: asyncio.StreamReader, writer: asynci
 
 class AsyncForward:
     """A listener at 127.0.0.1 of this machine. Each connection to it leads to a port of 127.0.0.1 inside the
-    sandbox, whatever the sandbox's network is, and is closed where nobody listens there. Everybody on this
+    sandbox, whatever the sandbox's network is, and is closed if nothing listens there. Every user of this
     machine can connect. It belongs to the event loop in which it is started."""
 
     host = "127.0.0.1"
@@ -206,9 +206,9 @@ class AsyncForward:
         try:
             await _carry(await dial(self._daemon, self._path), reader, writer)
         except (ClocheError, OSError, EOFError):
-            pass  # nobody listens there: the connection is closed, as it would be inside
+            pass  # nothing listens there: the connection is closed, as it would be inside
         except asyncio.CancelledError:
-            pass  # the listener has ended; the task of a server's has nobody who waits for it
+            pass  # the listener has ended, and no caller waits for the task of a server
         finally:
             self._open.discard(task)
             writer.close()

@@ -11,7 +11,7 @@ import cloche
 async def create(
     client: cloche.AsyncSandboxClient, spec: cloche.SandboxSpec, labels: Mapping[str, str]
 ) -> cloche.AsyncSandboxHandle:
-    """A sandbox. Where there is no room now it waits, since others give theirs back."""
+    """A sandbox. Without free capacity it waits, since others give theirs back."""
     while True:
         try:
             return await client.create(spec, labels=labels)
@@ -22,7 +22,7 @@ async def create(
 
 
 async def beat(handle: cloche.AsyncSandboxHandle, idle_timeout: float) -> None:
-    """Keeps a sandbox while nobody uses it. An owner that is killed beats no more."""
+    """Keeps an unused sandbox alive. An owner that is killed stops renewing it."""
     while True:
         await asyncio.sleep(idle_timeout / 4)
         try:
@@ -30,4 +30,4 @@ async def beat(handle: cloche.AsyncSandboxHandle, idle_timeout: float) -> None:
         except cloche.NotFound:
             return
         except cloche.ClocheError:
-            continue  # whoever uses the sandbox next is told
+            continue  # the next call on the sandbox raises it

@@ -1,4 +1,4 @@
-"""The daemon of this machine, started where there is none."""
+"""The daemon of this machine, started if none runs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Start:
 
     def close(self) -> None:
         """Leaves the daemon alone when it listens. Otherwise it ends it, and waits for that: one that
-        another daemon was faster than would take over when that one ends, and nobody knows of it."""
+        another daemon was faster than would take over unnoticed when that one ends."""
         try:
             if self._child is not None and self._child.poll() is None and not self._listens(self._child.pid):
                 self._end_child(self._child)

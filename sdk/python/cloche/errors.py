@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions. A command's non-zero exit is none of it: that is a result."""
+"""What can go wrong, as exceptions. A command's non-zero exit is a result, not an exception."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ClocheError(Exception):
     `code` is from the closed list of `cloche.wire.Code`. `hint` says what would be right, `field`
     which part of the request is wrong, `rule` which rule of the operator's refused, `errno` what the
     kernel calls what became of a file, such as ``EACCES``. `retryable` says
-    that the same may succeed later, and `retry_after` after how many seconds (None: nobody knows).
+    that the same may succeed later, and `retry_after` after how many seconds (None: not known).
     `terminal_reason` is why the sandbox has ended that was asked, such as ``ttl``.
     `request_id` finds the request in the daemon's log.
     """
@@ -59,7 +59,7 @@ class InvalidRequest(ClocheError, ValueError):
 
 
 class SandboxUnavailable(ClocheError):
-    """There is no sandbox to be had: no daemon, none that this caller may use, or none with room.
+    """No sandbox is available: no daemon, none that this caller may use, or none with free capacity.
 
     Raised when a daemon is asked for something. Nothing of what was to run in a sandbox ever runs
     on this machine instead.
@@ -67,7 +67,7 @@ class SandboxUnavailable(ClocheError):
 
 
 class ConnectionBroken(SandboxUnavailable):
-    """The daemon was reached, and its answer did not come whole: nobody knows whether the request
+    """The daemon was reached, but its answer was cut off: it is not known whether the request
     was carried out."""
 
 
@@ -80,7 +80,7 @@ class Unauthenticated(SandboxUnavailable):
 
 
 class NoCapacity(SandboxUnavailable):
-    """There is no room now, or too many were asked for; `retry_after` says when to come again."""
+    """No capacity is free now, or too many were asked for; `retry_after` says when to retry."""
 
 
 class PolicyDenied(ClocheError):
@@ -96,7 +96,7 @@ class SandboxGone(NotFound):
 
 
 class CommandNotStarted(ClocheError):
-    """The command was not executed: there is none of that name, or it is no program.
+    """The command was not executed: it does not exist, or it is not a program.
     Not to be confused with a program that ran and failed, which is a result."""
 
 

@@ -176,7 +176,7 @@ class ClocheEnvironment(BaseEnvironment):
         user: str | int | None = None,
     ) -> ExecResult:
         """Runs a script by bash, as Harbor's own environments do. When its time is over, all that it
-        started is killed, and that is an error; whoever is cancelled leaves no command behind."""
+        started is killed, and that is an error. A cancelled call leaves no command behind."""
         options: ExecOptions = {"max_output_bytes": MAX_OUTPUT}
         if where := cwd or self.task_env_config.workdir:
             options["cwd"] = where

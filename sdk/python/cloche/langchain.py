@@ -48,7 +48,7 @@ class ClocheBackend(BaseSandbox):
         return self._execute(command, timeout, _new_id())
 
     async def aexecute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        """The same. Whoever is cancelled while waiting leaves no command behind."""
+        """The same. A cancelled call leaves no command behind."""
         exec_id = _new_id()
         work = asyncio.create_task(asyncio.to_thread(self._execute, command, timeout, exec_id))
         try:
@@ -116,14 +116,14 @@ def _new_id() -> str:
 
 
 def _reason(e: cloche.ClocheError) -> str:
-    """A file's error in the words of deepagents. A sandbox that has ended is none of a file's."""
+    """A file's error in the words of deepagents. That a sandbox has ended is not a file's error."""
     if isinstance(e, cloche.SandboxGone):
         raise e
     return "file_not_found" if isinstance(e, cloche.NotFound) else "invalid_path"
 
 
 def _status(done: cloche.ExecResult) -> int | None:
-    """An exit code as a shell tells it; None when nobody knows."""
+    """An exit code as a shell tells it; None if it is not known."""
     if done.exit_code is None:
         with contextlib.suppress(KeyError):
             return 128 + signal.Signals[f"SIG{done.signal}"]

@@ -280,10 +280,10 @@ class ExecResult:
     """What became of a command. Its failure is a result, never an exception."""
 
     stdout: str
-    """Kept output, head and tail, as text. What is not UTF-8 is replaced; `stdout_bytes` has it exactly."""
+    """Kept output, head and tail, as text. Bytes that are not UTF-8 are replaced; `stdout_bytes` has it exactly."""
     stderr: str
     exit_code: int | None
-    """None when a signal ended the command, or when nobody knows how it ended."""
+    """None when a signal ended the command, or when it is not known how it ended."""
     truncated: bool = False
     """More was written than is kept; `stdout_dropped` and `stderr_dropped` say how much."""
     signal: str = ""

@@ -14,7 +14,7 @@ import (
 
 // place is which of a call's arguments say where.
 type place struct {
-	// dir and path are the numbers of arguments; -1 is none. Without a path, dir is
+	// dir and path are the numbers of arguments; -1 is absent. Without a path, dir is
 	// the file itself.
 	dir, path int
 	// follow says whether a symlink at the end is followed; nil is no.
@@ -138,7 +138,7 @@ func calls() map[string]call {
 	return all
 }
 
-// looks are the calls that change nothing, and are refused where nobody may look.
+// looks are the calls that change nothing, and are refused where no program may look.
 func looks() map[string]call {
 	runs := func(p place) call { return call{op: "exec", places: []place{p}, change: never, early: true} }
 	looks := func(op string, p ...place) call { return call{op: op, places: p, change: never} }

@@ -75,7 +75,7 @@ func (g *guard) judge(t *kernel.Task, c call, args arch.SyscallArguments, err er
 		}
 	}
 	if len(names) < len(c.places) {
-		return err // an argument that is none: no rule is needed
+		return err // an invalid argument: no rule is needed
 	}
 	n, name, ok := g.refuses(c, names, change, err)
 	if !ok {

@@ -88,7 +88,7 @@ func readRules(fd int) (Rules, error) {
 	return r, nil
 }
 
-// mapCount maps the count and closes its file: nobody in this process can make it
+// mapCount maps the count and closes its file, so that this process cannot make it
 // longer.
 func mapCount(fd int) ([]byte, error) {
 	b, err := unix.Mmap(fd, 0, CountBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)

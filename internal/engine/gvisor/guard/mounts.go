@@ -20,8 +20,8 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 )
 
-// mounts keeps what is mounted in the first mount namespace of a sandbox, that of
-// its agent, as it is. Rules on paths and covered paths are mounts of that namespace.
+// mounts keeps what is mounted in the first mount namespace of a sandbox, which
+// its agent has, as it is. Rules on paths and covered paths are mounts of that namespace.
 // A program may make a user namespace and mount in a mount namespace of its own.
 // There gVisor lets it do three things that Linux does not, and those this answers
 // itself:

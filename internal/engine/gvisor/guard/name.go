@@ -75,7 +75,7 @@ func startOf(t *kernel.Task, p place, args arch.SyscallArguments) vfs.VirtualDen
 	return vd
 }
 
-// pathArgument is a path in the task's memory; that there is none is the empty one.
+// pathArgument is a path in the task's memory; a null pointer is the empty path.
 func pathArgument(t *kernel.Task, addr hostarch.Addr) (string, bool) {
 	if addr == 0 {
 		return "", true

@@ -19,8 +19,8 @@ const (
 	pace  = 500 * time.Millisecond
 )
 
-// teller tells the engine what was refused, without ever waiting for it: what
-// finds no room, or comes too often, is counted only.
+// teller tells the engine what was refused, without ever waiting for it: a
+// refusal that does not fit, or comes too often, is counted only.
 type teller struct {
 	pipe int
 
@@ -31,7 +31,7 @@ type teller struct {
 	full time.Time
 }
 
-// note counts a refusal and tells it, if there is room.
+// note counts a refusal and reports it, if it fits.
 func (l *teller) note(t *kernel.Task, rule int, op, name string, r Rule) {
 	program, path := t.Name(), strings.TrimPrefix(strings.TrimPrefix(name, r.Target), "/")
 	n := Note{

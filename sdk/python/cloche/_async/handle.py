@@ -79,9 +79,9 @@ class AsyncSandboxHandle:
 
         After `timeout` seconds all that it started is killed, what it wrote so far is in the result,
         and the sandbox goes on; None is the sandbox's own bound. The start and the end of each stream
-        are kept, up to `max_output_bytes`. Whoever is cancelled while waiting leaves no command behind.
+        are kept, up to `max_output_bytes`. A cancelled call leaves no command behind.
         When this process dies the command goes on, unless `cancel_with_caller` is set.
-        `cloche.CommandNotStarted` where there is no such command.
+        `cloche.CommandNotStarted` if the command does not exist.
         """
         return await self._run(command(cmd, args), timeout, options)
 
@@ -225,7 +225,7 @@ class AsyncSandboxHandle:
         return self.info
 
     async def stop(self, *, grace: float | None = None) -> wire.Sandbox:
-        """Ends it in good order: TERM to all, `grace` seconds (None: ten), files flushed, then KILL.
+        """Ends it gracefully: TERM to all, `grace` seconds (None: ten), files flushed, then KILL.
         Its record and logs stay. One that has ended stays as it is."""
         return await self._act("stop", None if grace is None else {"grace_ms": to_ms(grace, "grace")})
 

@@ -44,7 +44,7 @@ class AsyncExchange:
         self.begun, self.silent = time.monotonic(), False
 
     def break_off(self) -> None:
-        """Ends the request. Whoever waits for its answer finds the connection broken."""
+        """Ends the request. Its caller finds the connection broken."""
         self.silent = True
         sock = self._stream.get_extra_info("socket") if self._stream is not None else None
         # A connection that is still being made is broken off when it is there. TLS is left alone: another
@@ -93,7 +93,7 @@ class AsyncPulse:
             self._open.discard(exchange)
             if not self._open:
                 self._beat.stop()
-            # Nobody knows in what state a connection is on which a request was given up.
+            # The state of a connection on which a request was given up is not known.
             if not whole or self._closed or exchange.silent or len(self._free) >= _FREE:
                 await exchange.http.aclose()
             else:

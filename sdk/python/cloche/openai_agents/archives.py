@@ -63,7 +63,7 @@ class ArchiveSession(ManifestSession):
         try:
             await self._api.request("DELETE", f"/v1/snapshots/{snapshot}")
         except ClocheError:
-            return  # the operator's list has it, and nothing of ours hangs on it
+            return  # the operator's list has it, and nothing here depends on it
 
     def _keeps_natively(self) -> bool:
         """A snapshot of the daemon's holds all of a workspace, also what must not be kept."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 class ClocheSandboxClient(BaseSandboxClient[ClocheSandboxClientOptions]):
     """Sandboxes of one daemon's. `host`, `token` and `verify` are those of `cloche.AsyncSandboxClient`; the
-    token is never kept in a state, so whoever resumes one shows a token of its own.
+    token is never kept in a state, so a caller that resumes one shows a token of its own.
 
     It belongs to the event loop in which it is first used.
     """
@@ -64,7 +64,7 @@ class ClocheSandboxClient(BaseSandboxClient[ClocheSandboxClientOptions]):
         manifest: Manifest | None = None,
         options: ClocheSandboxClientOptions | None = None,
     ) -> SandboxSession:
-        """Makes a sandbox. An error leaves nothing behind, and neither does whoever is cancelled."""
+        """Makes a sandbox. An error or a cancelled call leaves nothing behind."""
         options = options if options is not None else ClocheSandboxClientOptions()
         manifest = self._validate_manifest_for_create(manifest if manifest is not None else Manifest())
         _check(manifest)

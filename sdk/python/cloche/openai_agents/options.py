@@ -103,7 +103,7 @@ class ClocheSandboxSessionState(SandboxSessionState):
     sandbox_id: str
     options: ClocheSandboxClientOptions
     native_snapshot: str = ""
-    """The snapshot of the daemon's that the SDK's snapshot names."""
+    """The daemon's snapshot that the SDK's snapshot names."""
 
     @property
     def image(self) -> str:

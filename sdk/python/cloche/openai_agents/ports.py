@@ -18,7 +18,7 @@ class Ports:
         self._lock = asyncio.Lock()
 
     async def forward(self, port: int) -> tuple[str, int]:
-        """The address of the listener that leads there, whether or not anybody listens inside already."""
+        """The address of the listener that leads there, whether or not a program listens inside already."""
         async with self._lock:
             if port not in self._forwards:
                 path = _address.sandbox_path(self._ref, "ports", str(port))

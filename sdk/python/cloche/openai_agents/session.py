@@ -1,4 +1,4 @@
-"""One session of the SDK's in one sandbox."""
+"""One session of the SDK, in one sandbox."""
 
 from __future__ import annotations
 

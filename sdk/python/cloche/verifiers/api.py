@@ -19,7 +19,7 @@ from cloche.spec import default_host
 
 CONNECT_SECONDS = 10.0
 """How long a connection to the daemon may take. Calls have no bound of their own: a create that
-fetches an image, or a program, may take hours, and whoever waits can cancel."""
+fetches an image, or a program, may take hours, and the caller can cancel."""
 
 MAX_MESSAGE = 1 << 20
 """Bytes of the longest message of a stream; the daemon's own are shorter."""

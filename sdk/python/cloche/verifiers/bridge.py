@@ -151,7 +151,7 @@ class Bridge:
         back = asyncio.create_task(_answer(inner, writer))
         there = asyncio.create_task(_copy(reader, outer))
         try:
-            # Whoever asked and leaves ends the exchange: an HTTP client does not close one half.
+            # A client that leaves ends the exchange: an HTTP client does not close one half.
             await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
             if back.done():
                 back.result()

@@ -89,8 +89,8 @@ async def kill(api: Api, sandbox: str, exec_id: str, signal: str = "KILL") -> No
 
 
 def exit_code(result: Mapping[str, Any]) -> int:
-    """The status with which a shell would report a result. SandboxError for a process of which nobody
-    knows how it ended."""
+    """The status with which a shell would report a result. SandboxError for a process whose
+    end is not known."""
     code, signal = result.get("exit_code"), result.get("signal")
     if result.get("timed_out"):
         return 124
@@ -251,7 +251,7 @@ class ClocheProcess(RuntimeProcess):
         self._out, self._err = _Pipe(), _Pipe()
         self.stdout, self.stderr = self._out, self._err
         self._done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        # A process of which nobody waits for the end is no error of asyncio's.
+        # A process whose end no task awaits is no error of asyncio's.
         self._done.add_done_callback(lambda f: f.cancelled() or f.exception())
         self._pump: asyncio.Task[None] | None = None
 
@@ -318,7 +318,7 @@ async def collect(
     api: Api, sandbox: str, exec_id: str, *, stdin: bytes | None = None, tail: bool = False
 ) -> tuple[int, bytes, bytes]:
     """Waits for a process: its exit code and both streams. With `tail` the newest `OUTPUT_BYTES` of each
-    are kept; without, more than that is a SandboxError. Whoever is cancelled while waiting leaves no
+    are kept; without, more than that is a SandboxError. A cancelled call leaves no
     process behind."""
     out: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
     attachment = Attachment(api, sandbox, exec_id)
