@@ -17,7 +17,7 @@ import (
 // endTime is how long to wait for the exit of a process that no longer accepts input.
 const endTime = time.Second
 
-func (s *Server) attach(w http.ResponseWriter, r request) error {
+func (s processes) attach(w http.ResponseWriter, r request) error {
 	return s.stream(w, r, func(sk *socket, first api.ClientMessage) error {
 		if err := asks(first, "attach", first.Attach != nil); err != nil {
 			return err

@@ -10,9 +10,20 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
+// auditLog serves the routes of the audit log.
+type auditLog struct{ *Server }
+
+func (s auditLog) routes() []route {
+	return []route{
+		{http.MethodGet, "/v1/audit", "read_audit", paceWait, s.audit},
+		{http.MethodGet, "/v1/audit/verify", "verify_audit", paceWork, s.verifyAudit},
+		{http.MethodGet, "/v1/audit/usage", "audit_usage", paceWork, s.auditUsage},
+	}
+}
+
 // audit serves records as JSON lines, byte for byte as they are in the log, so that
 // an export can be verified.
-func (s *Server) audit(w http.ResponseWriter, r request) error {
+func (s auditLog) audit(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	o := api.AuditOptions{
 		After: q.integer("after", 0, 0, 1<<62), Tail: int(q.integer("tail", 0, 0, 100_000)), Limit: int(q.integer("limit", 0, 0, 1<<31-1)),
@@ -27,7 +38,7 @@ func (s *Server) audit(w http.ResponseWriter, r request) error {
 	})
 }
 
-func (s *Server) verifyAudit(w http.ResponseWriter, r request) error {
+func (s auditLog) verifyAudit(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	o := api.AuditVerifyOptions{Accept: q.integer("accept", 0, 0, 1<<62)}
 	for _, text := range q.all("anchor") {
@@ -58,7 +69,7 @@ func isHash(s string) bool {
 	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-func (s *Server) auditUsage(w http.ResponseWriter, r request) error {
+func (s auditLog) auditUsage(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	o := api.AuditUsageOptions{Since: q.time("since"), Until: q.time("until"), Tenant: q.str("tenant"), Label: q.str("label")}
 	if err := q.end(); err != nil {

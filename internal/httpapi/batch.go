@@ -7,7 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (s *Server) createMany(w http.ResponseWriter, r request) error {
+func (s sandboxes) createMany(w http.ResponseWriter, r request) error {
 	var b api.BatchCreate
 	if err := s.batchBody(w, r, &b); err != nil {
 		return err
@@ -15,7 +15,7 @@ func (s *Server) createMany(w http.ResponseWriter, r request) error {
 	return answerBatch(w, r)(s.core.CreateMany(r.Context(), r.caller, b))
 }
 
-func (s *Server) statusMany(w http.ResponseWriter, r request) error {
+func (s sandboxes) statusMany(w http.ResponseWriter, r request) error {
 	var sel api.BatchSelect
 	if err := s.batchBody(w, r, &sel); err != nil {
 		return err
@@ -23,7 +23,7 @@ func (s *Server) statusMany(w http.ResponseWriter, r request) error {
 	return answerBatch(w, r)(s.core.StatusMany(r.Context(), r.caller, sel))
 }
 
-func (s *Server) removeMany(w http.ResponseWriter, r request) error {
+func (s sandboxes) removeMany(w http.ResponseWriter, r request) error {
 	var sel api.BatchSelect
 	if err := s.batchBody(w, r, &sel); err != nil {
 		return err
@@ -31,7 +31,7 @@ func (s *Server) removeMany(w http.ResponseWriter, r request) error {
 	return answerBatch(w, r)(s.core.DeleteMany(context.WithoutCancel(r.Context()), r.caller, sel))
 }
 
-func (s *Server) batchBody(w http.ResponseWriter, r request, v any) error {
+func (s sandboxes) batchBody(w http.ResponseWriter, r request, v any) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}

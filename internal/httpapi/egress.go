@@ -7,7 +7,21 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (s *Server) egress(w http.ResponseWriter, r request) error {
+// egress serves the routes of egress and approvals.
+type egress struct{ *Server }
+
+func (s egress) routes() []route {
+	return []route{
+		{http.MethodGet, "/v1/sandboxes/{ref}/egress", "egress", paceCall, s.egress},
+		{http.MethodPatch, "/v1/sandboxes/{ref}/egress", "change_egress", paceCall, s.changeEgress},
+		{http.MethodPut, "/v1/sandboxes/{ref}/egress", "change_egress", paceCall, s.replaceEgress},
+		{http.MethodGet, "/v1/sandboxes/{ref}/egress/log", "egress_log", paceWait, s.egressLog},
+		{http.MethodGet, "/v1/approvals", "list_approvals", paceCall, s.approvals},
+		{http.MethodPost, "/v1/approvals/{approval}", "answer_approval", paceCall, s.answerApproval},
+	}
+}
+
+func (s egress) egress(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -19,7 +33,7 @@ func (s *Server) egress(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) changeEgress(w http.ResponseWriter, r request) error {
+func (s egress) changeEgress(w http.ResponseWriter, r request) error {
 	var c api.EgressChange
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -35,7 +49,7 @@ func (s *Server) changeEgress(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) replaceEgress(w http.ResponseWriter, r request) error {
+func (s egress) replaceEgress(w http.ResponseWriter, r request) error {
 	var p api.EgressPolicy
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -51,7 +65,7 @@ func (s *Server) replaceEgress(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) egressLog(w http.ResponseWriter, r request) error {
+func (s egress) egressLog(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	o := api.EgressLogOptions{Tail: int(q.integer("tail", 0, 0, 100_000)), Follow: q.boolean("follow")}
 	for _, k := range q.all("kind") {
@@ -68,7 +82,7 @@ func (s *Server) egressLog(w http.ResponseWriter, r request) error {
 	})
 }
 
-func (s *Server) approvals(w http.ResponseWriter, r request) error {
+func (s egress) approvals(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	o := api.ApprovalOptions{Sandbox: q.str("sandbox"), All: q.boolean("all")}
 	if err := q.end(); err != nil {
@@ -86,7 +100,7 @@ func (s *Server) approvals(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) answerApproval(w http.ResponseWriter, r request) error {
+func (s egress) answerApproval(w http.ResponseWriter, r request) error {
 	var a api.ApprovalAnswer
 	if err := queryOf(r).end(); err != nil {
 		return err

@@ -15,7 +15,26 @@ import (
 	"github.com/cloche-dev/cloche/internal/reverse"
 )
 
-func (s *Server) endpoints(w http.ResponseWriter, r request) error {
+// endpoints serves the routes of endpoints and recordings.
+type endpoints struct{ *Server }
+
+func (s endpoints) routes() []route {
+	return []route{
+		{http.MethodGet, "/v1/sandboxes/{ref}/endpoints", "endpoints", paceCall, s.endpoints},
+		{http.MethodPost, "/v1/sandboxes/{ref}/endpoints", "add_endpoint", paceCall, s.addEndpoint},
+		{http.MethodGet, "/v1/sandboxes/{ref}/endpoints/{name}", "endpoints", paceCall, s.endpoint},
+		{http.MethodPut, "/v1/sandboxes/{ref}/endpoints/{name}", "add_endpoint", paceCall, s.putEndpoint},
+		{http.MethodDelete, "/v1/sandboxes/{ref}/endpoints/{name}", "remove_endpoint", paceChange, s.removeEndpoint},
+		{http.MethodGet, "/v1/sandboxes/{ref}/endpoints/{name}/serve", "serve_endpoint", paceWait, s.serveEndpoint},
+		{http.MethodGet, "/v1/recordings", "list_recordings", paceCall, s.recordings},
+		{http.MethodGet, "/v1/recordings/{name}", "get_recording", paceCall, s.getRecording},
+		{http.MethodGet, "/v1/recordings/{name}/data", "get_recording", paceTransfer, s.readRecording},
+		{http.MethodPut, "/v1/recordings/{name}/data", "put_recording", paceTransfer, s.putRecording},
+		{http.MethodDelete, "/v1/recordings/{name}", "remove_recording", paceCall, s.removeRecording},
+	}
+}
+
+func (s endpoints) endpoints(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -28,7 +47,7 @@ func (s *Server) endpoints(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) endpoint(w http.ResponseWriter, r request) error {
+func (s endpoints) endpoint(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -40,7 +59,7 @@ func (s *Server) endpoint(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) addEndpoint(w http.ResponseWriter, r request) error {
+func (s endpoints) addEndpoint(w http.ResponseWriter, r request) error {
 	var e api.Endpoint
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -51,7 +70,7 @@ func (s *Server) addEndpoint(w http.ResponseWriter, r request) error {
 	return s.setEndpoint(w, r, e, http.StatusCreated, false)
 }
 
-func (s *Server) putEndpoint(w http.ResponseWriter, r request) error {
+func (s endpoints) putEndpoint(w http.ResponseWriter, r request) error {
 	var e api.Endpoint
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -70,7 +89,7 @@ func (s *Server) putEndpoint(w http.ResponseWriter, r request) error {
 }
 
 // setEndpoint finishes what it has begun when its caller leaves.
-func (s *Server) setEndpoint(w http.ResponseWriter, r request, e api.Endpoint, status int, replace bool) error {
+func (s endpoints) setEndpoint(w http.ResponseWriter, r request, e api.Endpoint, status int, replace bool) error {
 	st, err := s.core.AddEndpoint(context.WithoutCancel(r.Context()), r.caller, r.ref(), e, replace)
 	if err != nil {
 		return err
@@ -79,7 +98,7 @@ func (s *Server) setEndpoint(w http.ResponseWriter, r request, e api.Endpoint, s
 	return nil
 }
 
-func (s *Server) removeEndpoint(w http.ResponseWriter, r request) error {
+func (s endpoints) removeEndpoint(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	ms := q.integer("grace_ms", -1, 0, maxGrace.Milliseconds())
 	if err := q.end(); err != nil {
@@ -100,7 +119,7 @@ func (s *Server) removeEndpoint(w http.ResponseWriter, r request) error {
 
 // serveEndpoint has the client serve an endpoint: on the WebSocket the daemon opens
 // a stream for each connection. Who may not is told so by an ordinary answer.
-func (s *Server) serveEndpoint(w http.ResponseWriter, r request) error {
+func (s endpoints) serveEndpoint(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}

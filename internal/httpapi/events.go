@@ -13,13 +13,13 @@ import (
 
 // events serves what happened as an event stream, which browsers and proxies
 // know how to carry and to take up again.
-func (s *Server) events(w http.ResponseWriter, r request) error {
+func (s system) events(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	return s.serveEvents(w, r, q, api.EventOptions{Sandbox: q.str("sandbox")})
 }
 
 // endpointEvents are those of one endpoint, whatever became of it.
-func (s *Server) endpointEvents(w http.ResponseWriter, r request) error {
+func (s system) endpointEvents(w http.ResponseWriter, r request) error {
 	name := r.PathValue("name")
 	if !api.ValidEndpointName(name) {
 		return api.Errorf(api.CodeNotFound, "there is no endpoint %.80q", name)
@@ -28,7 +28,7 @@ func (s *Server) endpointEvents(w http.ResponseWriter, r request) error {
 }
 
 // serveEvents serves those that o and the rest of the query choose.
-func (s *Server) serveEvents(w http.ResponseWriter, r request, q *query, o api.EventOptions) error {
+func (s system) serveEvents(w http.ResponseWriter, r request, q *query, o api.EventOptions) error {
 	o.Follow = q.choice("follow", true)
 	for _, k := range q.all("kind") {
 		o.Kinds = append(o.Kinds, api.EventKind(k))

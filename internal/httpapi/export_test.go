@@ -13,7 +13,7 @@ import (
 // Routes lists every route as "METHOD /path".
 func (s *Server) Routes() []string {
 	var l []string
-	for _, r := range slices.Concat(s.probeRoutes(), s.routes()) {
+	for _, r := range slices.Concat((system{s}).probeRoutes(), s.routes()) {
 		l = append(l, r.method+" "+r.path)
 	}
 	return l
@@ -22,7 +22,7 @@ func (s *Server) Routes() []string {
 // Paces has the kind of deadline of every route.
 func (s *Server) Paces() map[string]string {
 	l := map[string]string{}
-	for _, r := range slices.Concat(s.probeRoutes(), s.routes()) {
+	for _, r := range slices.Concat((system{s}).probeRoutes(), s.routes()) {
 		l[r.method+" "+r.path] = string(r.pace)
 	}
 	return l

@@ -9,7 +9,22 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
-func (s *Server) images(w http.ResponseWriter, r request) error {
+// images serves the routes of images.
+type images struct{ *Server }
+
+func (s images) routes() []route {
+	return []route{
+		{http.MethodGet, "/v1/images", "images", paceCall, s.images},
+		{http.MethodDelete, "/v1/images", "remove_image", paceCall, s.removeImage},
+		{http.MethodGet, "/v1/images/inspect", "inspect_image", paceCall, s.inspectImage},
+		{http.MethodPost, "/v1/images/pull", "pull_image", paceWork, s.pullImage},
+		{http.MethodPost, "/v1/images/import", "import_image", paceTransfer, s.importImage},
+		{http.MethodPost, "/v1/images/build", "build_image", paceWork, s.buildImage},
+		{http.MethodPost, "/v1/images/prune", "prune_images", paceWork, s.pruneImages},
+	}
+}
+
+func (s images) images(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -22,7 +37,7 @@ func (s *Server) images(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) inspectImage(w http.ResponseWriter, r request) error {
+func (s images) inspectImage(w http.ResponseWriter, r request) error {
 	ref, err := imageOf(r)
 	if err != nil {
 		return err
@@ -35,7 +50,7 @@ func (s *Server) inspectImage(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) removeImage(w http.ResponseWriter, r request) error {
+func (s images) removeImage(w http.ResponseWriter, r request) error {
 	ref, err := imageOf(r)
 	if err != nil {
 		return err
@@ -58,7 +73,7 @@ func imageOf(r request) (string, error) {
 	return ref, q.end()
 }
 
-func (s *Server) pullImage(w http.ResponseWriter, r request) error {
+func (s images) pullImage(w http.ResponseWriter, r request) error {
 	var req api.PullRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -71,7 +86,7 @@ func (s *Server) pullImage(w http.ResponseWriter, r request) error {
 	})
 }
 
-func (s *Server) buildImage(w http.ResponseWriter, r request) error {
+func (s images) buildImage(w http.ResponseWriter, r request) error {
 	var req api.ImageBuildRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -87,7 +102,7 @@ func (s *Server) buildImage(w http.ResponseWriter, r request) error {
 // withProgress answers with the image, after lines of how far it is where the
 // caller takes them. The status is sent with the first line, so that a refusal is
 // an answer of its own.
-func (s *Server) withProgress(w http.ResponseWriter, r request, do func(context.Context) (api.Image, error)) error {
+func (s images) withProgress(w http.ResponseWriter, r request, do func(context.Context) (api.Image, error)) error {
 	ctx, cancel := s.lasting(r)
 	defer cancel()
 	if !accepts(r, ndjson) {
@@ -114,7 +129,7 @@ func (s *Server) withProgress(w http.ResponseWriter, r request, do func(context.
 }
 
 // importImage takes the archive as the body, whatever it is.
-func (s *Server) importImage(w http.ResponseWriter, r request) error {
+func (s images) importImage(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	o := api.ImportOptions{
 		Name: q.str("name"), Format: api.ImageFormat(q.str("format")), Ref: q.str("ref"), Platform: q.str("platform"),
@@ -135,7 +150,7 @@ func (s *Server) importImage(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) pruneImages(w http.ResponseWriter, r request) error {
+func (s images) pruneImages(w http.ResponseWriter, r request) error {
 	var req api.ImagePruneRequest
 	if err := queryOf(r).end(); err != nil {
 		return err

@@ -8,6 +8,19 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
+// jobs serves the routes of jobs.
+type jobs struct{ *Server }
+
+func (s jobs) routes() []route {
+	return []route{
+		{http.MethodPost, "/v1/jobs", "run_job", paceWait, s.runJob},
+		{http.MethodGet, "/v1/jobs", "list_jobs", paceCall, s.jobs},
+		{http.MethodGet, "/v1/jobs/{job}", "get_job", paceWait, s.getJob},
+		{http.MethodDelete, "/v1/jobs/{job}", "cancel_job", paceChange, s.cancelJob},
+		{http.MethodPost, "/v1/jobs/{job}/continue", "continue_job", paceCall, s.continueJob},
+	}
+}
+
 // oldJobMessage is the last line of a followed job at the deprecated path.
 type oldJobMessage struct {
 	Job *api.Job `json:"program"`
@@ -21,7 +34,7 @@ type oldJobList struct {
 // runJob begins a job and, unless the caller does not want to wait, answers when
 // it has ended. What becomes of the caller is nothing to the job, where the request
 // does not say otherwise.
-func (s *Server) runJob(w http.ResponseWriter, r request) error {
+func (s jobs) runJob(w http.ResponseWriter, r request) error {
 	var spec api.JobSpec
 	q := queryOf(r)
 	detach := q.boolean("detach")
@@ -53,7 +66,7 @@ func (s *Server) runJob(w http.ResponseWriter, r request) error {
 	return err
 }
 
-func (s *Server) getJob(w http.ResponseWriter, r request) error {
+func (s jobs) getJob(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -65,7 +78,7 @@ func (s *Server) getJob(w http.ResponseWriter, r request) error {
 
 // followJob answers when the job has ended: with its steps as they happen, for a
 // caller that takes lines, and with the job.
-func (s *Server) followJob(w http.ResponseWriter, r request, id string) error {
+func (s jobs) followJob(w http.ResponseWriter, r request, id string) error {
 	if accepts(r, ndjson) {
 		return s.lines(w, r, true, func(ctx context.Context, lines *lineWriter) error {
 			p, err := s.core.FollowJob(ctx, r.caller, id, func(st api.JobStep) error {
@@ -86,7 +99,7 @@ func (s *Server) followJob(w http.ResponseWriter, r request, id string) error {
 	return sendJob(w)(p, cut(ctx, err))
 }
 
-func (s *Server) jobs(w http.ResponseWriter, r request) error {
+func (s jobs) jobs(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	limit := int(q.integer("limit", 0, 0, 1000))
 	if err := q.end(); err != nil {
@@ -106,14 +119,14 @@ func (s *Server) jobs(w http.ResponseWriter, r request) error {
 }
 
 // cancelJob continues when its caller disconnects, because a partial teardown is useless.
-func (s *Server) cancelJob(w http.ResponseWriter, r request) error {
-	if err := s.noBody(w, r); err != nil {
+func (s jobs) cancelJob(w http.ResponseWriter, r request) error {
+	if err := s.emptyBody(w, r); err != nil {
 		return err
 	}
 	return sendJob(w)(s.core.CancelJob(context.WithoutCancel(r.Context()), r.caller, r.PathValue("job")))
 }
 
-func (s *Server) continueJob(w http.ResponseWriter, r request) error {
+func (s jobs) continueJob(w http.ResponseWriter, r request) error {
 	var c api.JobContinue
 	if err := queryOf(r).end(); err != nil {
 		return err

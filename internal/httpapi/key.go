@@ -7,7 +7,20 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (s *Server) createKey(w http.ResponseWriter, r request) error {
+// keys serves the routes of keys, secrets and questions to the policy.
+type keys struct{ *Server }
+
+func (s keys) routes() []route {
+	return []route{
+		{http.MethodPost, "/v1/keys", "create_key", paceCall, s.createKey},
+		{http.MethodGet, "/v1/keys", "list_keys", paceCall, s.keys},
+		{http.MethodDelete, "/v1/keys/{key}", "revoke_key", paceCall, s.revokeKey},
+		{http.MethodGet, "/v1/secrets", "list_secrets", paceCall, s.secrets},
+		{http.MethodPost, "/v1/policy/explain", "explain_policy", paceCall, s.explainPolicy},
+	}
+}
+
+func (s keys) createKey(w http.ResponseWriter, r request) error {
 	var spec api.KeySpec
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -23,7 +36,7 @@ func (s *Server) createKey(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) keys(w http.ResponseWriter, r request) error {
+func (s keys) keys(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -36,7 +49,7 @@ func (s *Server) keys(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) revokeKey(w http.ResponseWriter, r request) error {
+func (s keys) revokeKey(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -49,7 +62,7 @@ func (s *Server) revokeKey(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) explainPolicy(w http.ResponseWriter, r request) error {
+func (s keys) explainPolicy(w http.ResponseWriter, r request) error {
 	var q api.PolicyQuestion
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -63,5 +76,18 @@ func (s *Server) explainPolicy(w http.ResponseWriter, r request) error {
 	}
 	a.Steps = nonNil(a.Steps)
 	writeJSON(w, http.StatusOK, a)
+	return nil
+}
+
+func (s keys) secrets(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	l, err := s.core.Secrets(r.Context(), r.caller)
+	if err != nil {
+		return err
+	}
+	l.Secrets = nonNil(l.Secrets)
+	writeJSON(w, http.StatusOK, l)
 	return nil
 }

@@ -25,7 +25,7 @@ const (
 // port carries the bytes of a TCP connection to a port inside, as binary frames
 // of a WebSocket; an empty frame ends its direction. The port is dialled before
 // the handshake, so that a refusal is an ordinary answer.
-func (s *Server) port(w http.ResponseWriter, r request) error {
+func (s processes) port(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (s *Server) port(w http.ResponseWriter, r request) error {
 
 // dialPort gives up when it takes too long, or its caller leaves. The connection
 // outlives the request, which ends at the handshake in the eyes of net/http.
-func (s *Server) dialPort(ctx context.Context, cancel context.CancelFunc, r request, port int) (net.Conn, error) {
+func (s processes) dialPort(ctx context.Context, cancel context.CancelFunc, r request, port int) (net.Conn, error) {
 	t := time.AfterFunc(dialTimeout, cancel)
 	stop := context.AfterFunc(r.Context(), cancel)
 	conn, err := s.core.DialPort(ctx, r.caller, r.ref(), port)

@@ -2,12 +2,15 @@ package httpapi
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/http"
+	"time"
 
 	"github.com/cloche-dev/cloche/api"
 )
 
-func (s *Server) startProcess(w http.ResponseWriter, r request) error {
+func (s processes) startProcess(w http.ResponseWriter, r request) error {
 	var spec api.ProcessSpec
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -26,7 +29,7 @@ func (s *Server) startProcess(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) processes(w http.ResponseWriter, r request) error {
+func (s processes) processes(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -38,7 +41,7 @@ func (s *Server) processes(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) getProcess(w http.ResponseWriter, r request) error {
+func (s processes) getProcess(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -50,7 +53,7 @@ func (s *Server) getProcess(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) removeProcess(w http.ResponseWriter, r request) error {
+func (s processes) removeProcess(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -62,7 +65,7 @@ func (s *Server) removeProcess(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) waitProcess(w http.ResponseWriter, r request) error {
+func (s processes) waitProcess(w http.ResponseWriter, r request) error {
 	var wait api.WaitRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -80,7 +83,7 @@ func (s *Server) waitProcess(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) signalProcess(w http.ResponseWriter, r request) error {
+func (s processes) signalProcess(w http.ResponseWriter, r request) error {
 	var sig api.SignalRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -95,7 +98,7 @@ func (s *Server) signalProcess(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) resizeProcess(w http.ResponseWriter, r request) error {
+func (s processes) resizeProcess(w http.ResponseWriter, r request) error {
 	var size api.Size
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -108,4 +111,81 @@ func (s *Server) resizeProcess(w http.ResponseWriter, r request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// maxStdin is the most input that one request carries. More is sent in several,
+// each with its offset.
+const maxStdin = 1 << 30
+
+func (s processes) writeStdin(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	offset, end := q.number("offset"), q.boolean("end")
+	if err := q.end(); err != nil {
+		return err
+	}
+	if err := contentType(r, "application/octet-stream"); err != nil {
+		return err
+	}
+	tooLarge := api.Errorf(api.CodeTooLarge, "the body of the request is over %d bytes", maxStdin).
+		WithHint("send the rest in a request of its own, with its offset")
+	if r.ContentLength > maxStdin {
+		return tooLarge
+	}
+	ctx, cancel := s.lasting(r)
+	defer cancel()
+	raw := newRawReader(w, r)
+	defer raw.close()
+	// While the process takes nothing, nothing is read of the connection either, so
+	// that a caller that died would not be noticed.
+	ctx, stalled := context.WithCancelCause(ctx)
+	defer stalled(nil)
+	in := &taken{r: http.MaxBytesReader(w, io.NopCloser(raw), maxStdin), t: time.AfterFunc(stallTimeout, func() {
+		stalled(api.Errorf(api.CodeTimeout, "the process took no input for %v", stallTimeout).
+			WithHint("the process's record says how much it has taken"))
+	})}
+	defer in.t.Stop()
+	ack, err := s.core.WriteStdin(ctx, r.caller, r.ref(), r.process(), offset, in, end)
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooLarge
+	}
+	if err != nil {
+		return cut(ctx, err)
+	}
+	writeJSON(w, http.StatusOK, ack)
+	return nil
+}
+
+// taken runs its timer while nothing is taken of it. How long its own source may
+// take is not its affair.
+type taken struct {
+	r io.Reader
+	t *time.Timer
+}
+
+func (k *taken) Read(p []byte) (int, error) {
+	k.t.Stop()
+	defer k.t.Reset(stallTimeout)
+	return k.r.Read(p)
+}
+
+// maxLongPoll is the longest that one request waits for something to happen.
+const maxLongPoll = time.Minute
+
+func (s processes) logs(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	o := api.LogOptions{
+		ExecID: q.str("exec_id"), Stream: api.Stream(q.str("stream")),
+		Tail:  int(q.integer("tail", 0, 0, 1<<31-1)),
+		Since: q.number("since"), SinceTime: q.time("since_time"), Follow: q.boolean("follow"),
+		WaitMS: q.integer("wait_ms", 0, 0, maxLongPoll.Milliseconds()),
+	}
+	if o.Stream != "" && o.Stream != api.Stdout && o.Stream != api.Stderr {
+		q.fail("stream", "there are no logs of stream %q", clip(string(o.Stream), 40)).WithHint("want stdout or stderr")
+	}
+	if err := q.end(); err != nil {
+		return err
+	}
+	return s.lines(w, r, o.Follow, func(ctx context.Context, lines *lineWriter) error {
+		return s.core.Logs(ctx, r.caller, r.ref(), o, func(e api.LogEntry) error { return lines.write(e) })
+	})
 }

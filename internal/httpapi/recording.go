@@ -7,7 +7,7 @@ import (
 // recordingType is a recording: JSON lines.
 const recordingType = "application/jsonl"
 
-func (s *Server) recordings(w http.ResponseWriter, r request) error {
+func (s endpoints) recordings(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -20,7 +20,7 @@ func (s *Server) recordings(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) getRecording(w http.ResponseWriter, r request) error {
+func (s endpoints) getRecording(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (s *Server) getRecording(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) readRecording(w http.ResponseWriter, r request) error {
+func (s endpoints) readRecording(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (s *Server) readRecording(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) putRecording(w http.ResponseWriter, r request) error {
+func (s endpoints) putRecording(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (s *Server) putRecording(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) removeRecording(w http.ResponseWriter, r request) error {
+func (s endpoints) removeRecording(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}

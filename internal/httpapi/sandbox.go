@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"mime"
 	"net/http"
 	"strings"
@@ -11,12 +13,37 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
+// sandboxes serves the routes of sandboxes: create, list, state, leases and batches.
+type sandboxes struct{ *Server }
+
+func (s sandboxes) routes() []route {
+	return []route{
+		{http.MethodPost, "/v1/sandboxes", "create", paceWork, s.createSandbox},
+		{http.MethodPost, "/v1/sandboxes/stream", "create", paceWork, s.createSandboxStream},
+		{http.MethodGet, "/v1/sandboxes", "list", paceCall, s.listSandboxes},
+		{http.MethodDelete, "/v1/sandboxes", "remove", paceChange, s.removeKeyed},
+		{http.MethodPost, "/v1/batch/create", "create", paceWork, s.createMany},
+		{http.MethodPost, "/v1/batch/status", "get", paceCall, s.statusMany},
+		{http.MethodPost, "/v1/batch/remove", "remove", paceWork, s.removeMany},
+		{http.MethodGet, "/v1/sandboxes/{ref}", "get", paceCall, s.getSandbox},
+		{http.MethodDelete, "/v1/sandboxes/{ref}", "remove", paceChange, s.removeSandbox},
+		{http.MethodGet, "/v1/sandboxes/{ref}/stats", "get", paceCall, s.stats},
+		{http.MethodPost, "/v1/sandboxes/{ref}/stop", "stop", paceChange, s.stopSandbox},
+		{http.MethodPost, "/v1/sandboxes/{ref}/kill", "kill", paceChange, s.killSandbox},
+		{http.MethodPost, "/v1/sandboxes/{ref}/heartbeat", "heartbeat", paceCall, s.heartbeat},
+		{http.MethodPost, "/v1/sandboxes/{ref}/extend", "extend", paceCall, s.extend},
+		{http.MethodPost, "/v1/sandboxes/{ref}/pause", "pause", paceChange, s.pause},
+		{http.MethodPost, "/v1/sandboxes/{ref}/resume", "resume", paceChange, s.resume},
+		{http.MethodGet, "/v1/hold", "create", paceWait, s.hold},
+	}
+}
+
 // maxGrace is the longest grace period of a stop.
 const maxGrace = 10 * time.Minute
 
 const ndjson = "application/x-ndjson"
 
-func (s *Server) createSandbox(w http.ResponseWriter, r request) error {
+func (s sandboxes) createSandbox(w http.ResponseWriter, r request) error {
 	var spec api.SandboxSpec
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -48,7 +75,7 @@ func (s *Server) createSandbox(w http.ResponseWriter, r request) error {
 	return lines.write(api.ServerMessage{Sandbox: &sb})
 }
 
-func (s *Server) listSandboxes(w http.ResponseWriter, r request) error {
+func (s sandboxes) listSandboxes(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	o := api.ListOptions{
 		Labels: q.labels(), States: q.states(), Cursor: q.str("cursor"),
@@ -66,14 +93,14 @@ func (s *Server) listSandboxes(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) getSandbox(w http.ResponseWriter, r request) error {
+func (s sandboxes) getSandbox(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
 	return answer(w)(s.core.Get(r.Context(), r.caller, r.ref()))
 }
 
-func (s *Server) stats(w http.ResponseWriter, r request) error {
+func (s sandboxes) stats(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -88,7 +115,7 @@ func (s *Server) stats(w http.ResponseWriter, r request) error {
 // Operations that end a sandbox continue when their caller disconnects, because a partial teardown
 // is useless.
 
-func (s *Server) removeSandbox(w http.ResponseWriter, r request) error {
+func (s sandboxes) removeSandbox(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -96,7 +123,7 @@ func (s *Server) removeSandbox(w http.ResponseWriter, r request) error {
 }
 
 // removeKeyed deletes by the key of a creation, which may not have come yet.
-func (s *Server) removeKeyed(w http.ResponseWriter, r request) error {
+func (s sandboxes) removeKeyed(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	key := q.str("idempotency_key")
 	if err := q.end(); err != nil {
@@ -109,7 +136,7 @@ func (s *Server) removeKeyed(w http.ResponseWriter, r request) error {
 	return answer(w)(s.core.DeleteKeyed(context.WithoutCancel(r.Context()), r.caller, key))
 }
 
-func (s *Server) stopSandbox(w http.ResponseWriter, r request) error {
+func (s sandboxes) stopSandbox(w http.ResponseWriter, r request) error {
 	var o api.StopOptions
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -129,7 +156,7 @@ func (s *Server) stopSandbox(w http.ResponseWriter, r request) error {
 	return answer(w)(s.core.Stop(context.WithoutCancel(r.Context()), r.caller, r.ref(), grace))
 }
 
-func (s *Server) killSandbox(w http.ResponseWriter, r request) error {
+func (s sandboxes) killSandbox(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -168,4 +195,121 @@ func nonNil[T any](l []T) []T {
 		return []T{}
 	}
 	return l
+}
+
+func (s sandboxes) heartbeat(w http.ResponseWriter, r request) error {
+	return s.act(r.Context(), w, r, s.core.Heartbeat)
+}
+
+func (s sandboxes) extend(w http.ResponseWriter, r request) error {
+	var x api.Extension
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readJSON(w, r, &x); err != nil {
+		return err
+	}
+	return answer(w)(s.core.Extend(r.Context(), r.caller, r.ref(), x))
+}
+
+// A pause or a resume continues when its caller disconnects, because a partial one is useless.
+
+func (s sandboxes) pause(w http.ResponseWriter, r request) error {
+	return s.act(context.WithoutCancel(r.Context()), w, r, s.core.Pause)
+}
+
+func (s sandboxes) resume(w http.ResponseWriter, r request) error {
+	return s.act(context.WithoutCancel(r.Context()), w, r, s.core.Resume)
+}
+
+// act serves an operation whose only argument is its sandbox.
+func (s sandboxes) act(ctx context.Context, w http.ResponseWriter, r request, verb func(context.Context, core.Caller, string) (api.Sandbox, error)) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readOptionalJSON(w, r, &struct{}{}); err != nil {
+		return err
+	}
+	return answer(w)(verb(ctx, r.caller, r.ref()))
+}
+
+// hold makes a sandbox that lives as long as the socket.
+func (s sandboxes) hold(w http.ResponseWriter, r request) error {
+	return s.stream(w, r, func(sk *socket, first api.ClientMessage) error {
+		if err := asks(first, "hold", first.Hold != nil); err != nil {
+			return err
+		}
+		sk.wg.Go(sk.listen)
+		sk.wg.Go(func() { sk.ping(readsAlways) })
+		sb, release, err := s.core.Hold(core.WithPullProgress(sk.ctx, sk.pull), r.caller, *first.Hold, sk.step)
+		if err != nil {
+			return err
+		}
+		defer release()
+		_ = sk.send(sk.ctx, api.ServerMessage{Sandbox: &sb})
+		<-sk.ctx.Done()
+		return nil
+	})
+}
+
+// listen reads from a client that has nothing more to say, until it leaves.
+func (k *socket) listen() {
+	defer k.cancel()
+	if _, _, err := k.conn.Read(k.ctx); err == nil {
+		err := api.Invalid("body", "a stream that holds a sandbox takes one message").WithHint("close it to let the sandbox go")
+		_ = k.send(k.ctx, api.ServerMessage{Error: toWire(err, request{})})
+	}
+}
+
+// keyHeader is the header of a request that can be repeated. It has the same meaning as the key in
+// a body, and each is the default of the other.
+const keyHeader = "Idempotency-Key"
+
+// headerKey returns the key of the request's header, or "". It refuses an invalid key.
+func (r request) headerKey() (string, error) {
+	given := r.Header.Values(keyHeader)
+	switch {
+	case len(given) == 0:
+		return "", nil
+	case len(given) > 1:
+		return "", api.Invalid("idempotency_key", "the request has %d headers %s", len(given), keyHeader)
+	case !api.ValidIdempotencyKey(given[0]):
+		return "", api.Invalid("idempotency_key", "the header %s is not a key", keyHeader).
+			WithHint("a key is 1 to %d printable ASCII characters", api.MaxIdempotencyKey)
+	}
+	return given[0], nil
+}
+
+// keyOf sets the key of a body from the header. Two that differ are an error.
+func (r request) keyOf(body *string) error {
+	key, err := r.headerKey()
+	if err != nil || key == "" {
+		return err
+	}
+	if *body != "" && *body != key {
+		return api.Invalid("idempotency_key", "the header %s and the field idempotency_key differ", keyHeader).WithHint("send one of them")
+	}
+	*body = key
+	return nil
+}
+
+// execIDOf sets the id of a process from the header, where the body has none: a request with
+// the id of a process gets that process. A key that is not a valid id stands for its hash.
+func (r request) execIDOf(id *string) error {
+	key, err := r.headerKey()
+	if err != nil || key == "" || *id != "" {
+		return err
+	}
+	*id = key
+	if !api.ValidName(key) {
+		sum := sha256.Sum256([]byte(key))
+		*id = "key-" + hex.EncodeToString(sum[:16])
+	}
+	return nil
+}
+
+// createSandboxStream is createSandbox with an answer of lines.
+func (s sandboxes) createSandboxStream(w http.ResponseWriter, r request) error {
+	r.Header.Set("Accept", ndjson)
+	return s.createSandbox(w, r)
 }

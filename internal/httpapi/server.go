@@ -136,10 +136,10 @@ func New(o Options) (*Server, error) {
 	}
 	s.live, s.end = context.WithCancel(context.Background())
 	s.mux = http.NewServeMux()
-	for _, r := range s.probeRoutes() {
+	for _, r := range (system{s}).probeRoutes() {
 		s.probes[r.path] = true
 	}
-	for _, r := range slices.Concat(s.probeRoutes(), s.routes(), oldRoutes(s.routes())) {
+	for _, r := range slices.Concat(system{s}.probeRoutes(), s.routes(), oldRoutes(s.routes())) {
 		s.mux.HandleFunc(r.method+" "+r.path, s.handle(r))
 	}
 	s.http = &http.Server{

@@ -9,6 +9,25 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
+// skills serves the routes of skills.
+type skills struct{ *Server }
+
+func (s skills) routes() []route {
+	return []route{
+		{http.MethodGet, "/v1/skills", "list_skills", paceCall, s.skills},
+		{http.MethodPost, "/v1/skills", "create_skill", paceCall, s.createSkill},
+		{http.MethodPost, "/v1/skills/preview", "create_skill", paceTransfer, s.previewSkills},
+		{http.MethodPost, "/v1/skills/install", "create_skill", paceTransfer, s.installSkills},
+		{http.MethodGet, "/v1/skills/{name}", "get_skill", paceCall, s.getSkill},
+		{http.MethodPatch, "/v1/skills/{name}", "change_skill", paceCall, s.updateSkill},
+		{http.MethodDelete, "/v1/skills/{name}", "remove_skill", paceCall, s.removeSkill},
+		{http.MethodGet, "/v1/skills/{name}/files", "get_skill", paceCall, s.skillFiles},
+		{http.MethodGet, "/v1/skills/{name}/data", "get_skill", paceCall, s.readSkillFile},
+		{http.MethodPut, "/v1/skills/{name}/data", "change_skill", paceCall, s.writeSkillFile},
+		{http.MethodDelete, "/v1/skills/{name}/data", "change_skill", paceCall, s.removeSkillFile},
+	}
+}
+
 const (
 	// archiveType is a zip with skills.
 	archiveType = "application/zip"
@@ -19,7 +38,7 @@ const (
 	maxSkillPaths = 512
 )
 
-func (s *Server) skills(w http.ResponseWriter, r request) error {
+func (s skills) skills(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	texts := q.boolean("instructions")
 	if err := q.end(); err != nil {
@@ -34,7 +53,7 @@ func (s *Server) skills(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) createSkill(w http.ResponseWriter, r request) error {
+func (s skills) createSkill(w http.ResponseWriter, r request) error {
 	var spec api.SkillSpec
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -45,14 +64,14 @@ func (s *Server) createSkill(w http.ResponseWriter, r request) error {
 	return answerSkill(w, http.StatusCreated)(s.core.CreateSkill(r.Context(), r.caller, spec, nil))
 }
 
-func (s *Server) getSkill(w http.ResponseWriter, r request) error {
+func (s skills) getSkill(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
 	return answerSkill(w, http.StatusOK)(s.core.GetSkill(r.Context(), r.caller, r.PathValue("name")))
 }
 
-func (s *Server) updateSkill(w http.ResponseWriter, r request) error {
+func (s skills) updateSkill(w http.ResponseWriter, r request) error {
 	var c api.SkillChange
 	if err := queryOf(r).end(); err != nil {
 		return err
@@ -72,11 +91,11 @@ func answerSkill(w http.ResponseWriter, status int) func(api.Skill, error) error
 	}
 }
 
-func (s *Server) removeSkill(w http.ResponseWriter, r request) error {
+func (s skills) removeSkill(w http.ResponseWriter, r request) error {
 	return done(w, queryOf(r).end(), func() error { return s.core.RemoveSkill(r.Context(), r.caller, r.PathValue("name")) })
 }
 
-func (s *Server) skillFiles(w http.ResponseWriter, r request) error {
+func (s skills) skillFiles(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	o := core.SkillFileOptions{Path: q.str("path"), Hidden: q.boolean("hidden"), Limit: int(q.integer("limit", 0, 1, 1000))}
 	if err := q.end(); err != nil {
@@ -91,7 +110,7 @@ func (s *Server) skillFiles(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) readSkillFile(w http.ResponseWriter, r request) error {
+func (s skills) readSkillFile(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	path := q.path("path")
 	if err := q.end(); err != nil {
@@ -110,7 +129,7 @@ func (s *Server) readSkillFile(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *Server) writeSkillFile(w http.ResponseWriter, r request) error {
+func (s skills) writeSkillFile(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	path := q.path("path")
 	if err := q.end(); err != nil {
@@ -127,7 +146,7 @@ func (s *Server) writeSkillFile(w http.ResponseWriter, r request) error {
 	})
 }
 
-func (s *Server) removeSkillFile(w http.ResponseWriter, r request) error {
+func (s skills) removeSkillFile(w http.ResponseWriter, r request) error {
 	q := queryOf(r)
 	path := q.path("path")
 	return done(w, q.end(), func() error {
@@ -135,7 +154,7 @@ func (s *Server) removeSkillFile(w http.ResponseWriter, r request) error {
 	})
 }
 
-func (s *Server) previewSkills(w http.ResponseWriter, r request) error {
+func (s skills) previewSkills(w http.ResponseWriter, r request) error {
 	return s.withArchive(w, r, func(in io.Reader, o api.SkillArchive) error {
 		l, err := s.core.PreviewSkills(r.Context(), r.caller, in, o)
 		if err == nil {
@@ -146,7 +165,7 @@ func (s *Server) previewSkills(w http.ResponseWriter, r request) error {
 	})
 }
 
-func (s *Server) installSkills(w http.ResponseWriter, r request) error {
+func (s skills) installSkills(w http.ResponseWriter, r request) error {
 	return s.withArchive(w, r, func(in io.Reader, o api.SkillArchive) error {
 		l, err := s.core.InstallSkills(r.Context(), r.caller, in, o)
 		if err == nil {
@@ -159,7 +178,7 @@ func (s *Server) installSkills(w http.ResponseWriter, r request) error {
 
 // withArchive runs fn with the archive that is the request's body, and with what
 // its query says of it.
-func (s *Server) withArchive(w http.ResponseWriter, r request, fn func(io.Reader, api.SkillArchive) error) error {
+func (s skills) withArchive(w http.ResponseWriter, r request, fn func(io.Reader, api.SkillArchive) error) error {
 	q := queryOf(r)
 	o := api.SkillArchive{Filename: q.str("filename"), Suffix: q.str("suffix"), Subdir: q.str("subdir"), Paths: q.all("path")}
 	if len(o.Paths) > maxSkillPaths {

@@ -240,10 +240,10 @@ func startError(err error) error {
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /rpc/ws", s.serveControl)
-	mux.HandleFunc("GET /v1/sessions/{session}/managed-process/{process}/ws", s.serveRelay)
-	mux.HandleFunc("GET /v1/sessions/{session}/managed-process/ws", s.serveRelay)
-	mux.HandleFunc("GET /healthz", s.serveHealth)
-	mux.HandleFunc("GET /readyz", s.serveReady)
+	mux.HandleFunc("GET /v1/sessions/{session}/managed-process/{process}/ws", relays{s}.serveRelay)
+	mux.HandleFunc("GET /v1/sessions/{session}/managed-process/ws", relays{s}.serveRelay)
+	mux.HandleFunc("GET /healthz", probes{s}.serveHealth)
+	mux.HandleFunc("GET /readyz", probes{s}.serveReady)
 	return mux
 }
 

@@ -15,6 +15,9 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
+// relays serves the connections of processes.
+type relays struct{ *Server }
+
 const (
 	// relayPing is how often the client of a relay is asked whether it is there, and
 	// relayPong how long it may take to say so.
@@ -63,7 +66,7 @@ func answer(w http.ResponseWriter, status int, doc any) {
 }
 
 // serveRelay connects a client with a process's input and output.
-func (s *Server) serveRelay(w http.ResponseWriter, r *http.Request) {
+func (s relays) serveRelay(w http.ResponseWriter, r *http.Request) {
 	who, err := s.enter(r, false)
 	if err != nil {
 		s.turnAway(w, r, err)
@@ -109,7 +112,7 @@ func (s *Server) serveRelay(w http.ResponseWriter, r *http.Request) {
 }
 
 // relayed finds the process of a relay, which must run.
-func (s *Server) relayed(ctx context.Context, place placement, logical, id string) (*session, *managed, error) {
+func (s relays) relayed(ctx context.Context, place placement, logical, id string) (*session, *managed, error) {
 	x, err := s.lookup(place, logical)
 	if err != nil {
 		return nil, nil, err
@@ -133,7 +136,7 @@ func (s *Server) relayed(ctx context.Context, place placement, logical, id strin
 }
 
 // relay carries lines both ways until either side leaves.
-func (s *Server) relay(ctx context.Context, conn *websocket.Conn, x *session, m *managed) {
+func (s relays) relay(ctx context.Context, conn *websocket.Conn, x *session, m *managed) {
 	defer conn.CloseNow()
 	defer s.use(x)()
 	ctx, cancel := context.WithCancel(ctx)
@@ -167,7 +170,7 @@ func (s *Server) relay(ctx context.Context, conn *websocket.Conn, x *session, m 
 }
 
 // leave lets the process go.
-func (s *Server) leave(m *managed, me *relay) {
+func (s relays) leave(m *managed, me *relay) {
 	s.mu.Lock()
 	if m.relay == me {
 		m.relay = nil
@@ -177,7 +180,7 @@ func (s *Server) leave(m *managed, me *relay) {
 }
 
 // takeOver has the relay that is there leave, and attaches where it stopped.
-func (s *Server) takeOver(ctx context.Context, x *session, m *managed, me *relay) (Attachment, error) {
+func (s relays) takeOver(ctx context.Context, x *session, m *managed, me *relay) (Attachment, error) {
 	for {
 		s.mu.Lock()
 		if s.sessions[x.physical] != x || x.processes[m.rec.ID] != m {
@@ -202,7 +205,7 @@ func (s *Server) takeOver(ctx context.Context, x *session, m *managed, me *relay
 
 // input gives the process each message as a line, until the connection ends: a read that
 // is interrupted takes the connection with it, and then nothing can be said of why.
-func (s *Server) input(ctx context.Context, conn *websocket.Conn, x *session, a Attachment) {
+func (s relays) input(ctx context.Context, conn *websocket.Conn, x *session, a Attachment) {
 	for {
 		kind, data, err := conn.Read(context.WithoutCancel(ctx))
 		if err != nil || ctx.Err() != nil {
@@ -218,14 +221,14 @@ func (s *Server) input(ctx context.Context, conn *websocket.Conn, x *session, a 
 	}
 }
 
-func (s *Server) touch(x *session) {
+func (s relays) touch(x *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x.used = time.Now()
 }
 
 // output sends each line of the process's output as a message, and says how to close.
-func (s *Server) output(ctx context.Context, conn *websocket.Conn, x *session, m *managed, a Attachment) (websocket.StatusCode, string) {
+func (s relays) output(ctx context.Context, conn *websocket.Conn, x *session, m *managed, a Attachment) (websocket.StatusCode, string) {
 	s.mu.Lock()
 	l := lines{skip: m.torn}
 	s.mu.Unlock()

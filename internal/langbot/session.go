@@ -183,7 +183,7 @@ func (s *Server) create(ctx context.Context, p placement, physical string, spec 
 	if !c.available {
 		return nil, failed(classUnavailable, "%s", c.reason)
 	}
-	asked, err := cfg.translate(p, spec, c, s.shelf(p))
+	asked, err := cfg.translate(p, spec, c, skillVerbs{s}.shelf(p))
 	if err != nil {
 		return nil, err
 	}

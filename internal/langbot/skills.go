@@ -17,6 +17,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
+// skillVerbs carries out the actions on skills.
+type skillVerbs struct{ *Server }
+
 // SkillVerbs are core's verbs on skills.
 type SkillVerbs interface {
 	// KeepSkills has the caller's skills lie below base; below core's own directory
@@ -54,11 +57,11 @@ type skillInfo struct {
 }
 
 // shelf is where the skills of a workspace lie on the host.
-func (s *Server) shelf(p placement) string {
+func (s skillVerbs) shelf(p placement) string {
 	return filepath.Join(cmp.Or(s.settings().skills, s.o.SkillsDir), "tenants", p.durable())
 }
 
-func (s *Server) skillInfo(p placement, sk api.Skill) skillInfo {
+func (s skillVerbs) skillInfo(p placement, sk api.Skill) skillInfo {
 	at := func(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000-07:00") }
 	return skillInfo{
 		Name: sk.Name, DisplayName: sk.DisplayName, Description: sk.Description, Instructions: sk.Instructions,
@@ -67,7 +70,7 @@ func (s *Server) skillInfo(p placement, sk api.Skill) skillInfo {
 	}
 }
 
-func (s *Server) skillInfos(p placement, all []api.Skill) any {
+func (s skillVerbs) skillInfos(p placement, all []api.Skill) any {
 	out := []skillInfo{}
 	for _, sk := range all {
 		out = append(out, s.skillInfo(p, sk))
@@ -80,15 +83,15 @@ func (s *Server) skillInfos(p placement, all []api.Skill) any {
 func skillActions() map[string]action {
 	out := map[string]action{}
 	long := map[string]pace{"box_preview_skill_zip": paceWork, "box_install_skill_zip": paceWork}
-	for name, do := range map[string]func(*Server, context.Context, call) (any, error){
-		"box_list_skills": (*Server).listSkills, "box_get_skill": (*Server).getSkill, "box_create_skill": (*Server).createSkill,
-		"box_update_skill": (*Server).updateSkill, "box_delete_skill": (*Server).deleteSkill, "box_scan_skill_directory": (*Server).scanSkill,
-		"box_list_skill_files": (*Server).listSkillFiles, "box_read_skill_file": (*Server).readSkillFile,
-		"box_write_skill_file": (*Server).writeSkillFile, "box_preview_skill_zip": (*Server).previewSkills,
-		"box_install_skill_zip": (*Server).installSkills,
+	for name, do := range map[string]func(skillVerbs, context.Context, call) (any, error){
+		"box_list_skills": skillVerbs.listSkills, "box_get_skill": skillVerbs.getSkill, "box_create_skill": skillVerbs.createSkill,
+		"box_update_skill": skillVerbs.updateSkill, "box_delete_skill": skillVerbs.deleteSkill, "box_scan_skill_directory": skillVerbs.scanSkill,
+		"box_list_skill_files": skillVerbs.listSkillFiles, "box_read_skill_file": skillVerbs.readSkillFile,
+		"box_write_skill_file": skillVerbs.writeSkillFile, "box_preview_skill_zip": skillVerbs.previewSkills,
+		"box_install_skill_zip": skillVerbs.installSkills,
 	} {
 		out[name] = action{pace: long[name], do: func(s *Server, ctx context.Context, c call) (any, error) {
-			data, err := do(s, ctx, c)
+			data, err := do(skillVerbs{s}, ctx, c)
 			if e, ok := errors.AsType[*api.Error](err); ok {
 				return nil, failed(classValidation, "%w", e)
 			}
@@ -122,12 +125,12 @@ type skillFields struct {
 	PackageRoot  string  `json:"package_root"`
 }
 
-func (s *Server) listSkills(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) listSkills(ctx context.Context, c call) (any, error) {
 	l, err := s.core.Skills(ctx, c.place.caller(), true)
 	return s.skillInfos(c.place, l.Skills), err
 }
 
-func (s *Server) getSkill(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) getSkill(ctx context.Context, c call) (any, error) {
 	r, err := decode[skillRequest](c.data)
 	if err != nil {
 		return nil, err
@@ -139,7 +142,7 @@ func (s *Server) getSkill(ctx context.Context, c call) (any, error) {
 	return map[string]any{"skill": s.skillInfo(c.place, sk)}, err
 }
 
-func (s *Server) createSkill(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) createSkill(ctx context.Context, c call) (any, error) {
 	r, err := decode[skillRequest](c.data)
 	if err != nil {
 		return nil, err
@@ -170,7 +173,7 @@ func (s *Server) createSkill(ctx context.Context, c call) (any, error) {
 
 // source opens a directory that is to become a skill: of the workspace's skills or of
 // its own directory, below which no link is followed. The field is what names it.
-func (s *Server) source(field string, p placement, dir string) (core.SkillSource, error) {
+func (s skillVerbs) source(field string, p placement, dir string) (core.SkillSource, error) {
 	roots := []string{s.shelf(p)}
 	if cfg := s.settings(); cfg.workspace != "" {
 		roots = append(roots, filepath.Join(cfg.workspace, "tenants", p.durable()))
@@ -189,7 +192,7 @@ func (s *Server) source(field string, p placement, dir string) (core.SkillSource
 	return core.SkillSource{}, failed(classValidation, "%s: it is neither in the Workspace's skills nor in its directory", field)
 }
 
-func (s *Server) updateSkill(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) updateSkill(ctx context.Context, c call) (any, error) {
 	r, err := decode[skillRequest](c.data)
 	if err != nil {
 		return nil, err
@@ -214,7 +217,7 @@ func (s *Server) updateSkill(ctx context.Context, c call) (any, error) {
 	return map[string]any{"skill": s.skillInfo(c.place, sk)}, err
 }
 
-func (s *Server) deleteSkill(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) deleteSkill(ctx context.Context, c call) (any, error) {
 	r, err := decode[skillRequest](c.data)
 	if err != nil {
 		return nil, err
@@ -222,7 +225,7 @@ func (s *Server) deleteSkill(ctx context.Context, c call) (any, error) {
 	return map[string]string{"deleted": r.Name}, s.core.RemoveSkill(ctx, c.place.caller(), r.Name)
 }
 
-func (s *Server) scanSkill(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) scanSkill(ctx context.Context, c call) (any, error) {
 	r, err := decode[skillRequest](c.data)
 	if err != nil {
 		return nil, err
@@ -243,7 +246,7 @@ func (s *Server) scanSkill(ctx context.Context, c call) (any, error) {
 }
 
 // scanSource reads the package in a directory that may become a skill.
-func (s *Server) scanSource(ctx context.Context, p placement, dir string) (any, error) {
+func (s skillVerbs) scanSource(ctx context.Context, p placement, dir string) (any, error) {
 	src, err := s.source("path", p, dir)
 	if err != nil {
 		return nil, err
@@ -255,7 +258,7 @@ func (s *Server) scanSource(ctx context.Context, p placement, dir string) (any, 
 	return info, err
 }
 
-func (s *Server) listSkillFiles(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) listSkillFiles(ctx context.Context, c call) (any, error) {
 	r, err := decode[skillRequest](c.data)
 	if err != nil {
 		return nil, err
@@ -278,7 +281,7 @@ func (s *Server) listSkillFiles(ctx context.Context, c call) (any, error) {
 	return map[string]any{"skill": map[string]string{"name": r.Name}, "base_path": l.Path, "entries": entries, "truncated": l.Truncated}, err
 }
 
-func (s *Server) readSkillFile(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) readSkillFile(ctx context.Context, c call) (any, error) {
 	r, err := decode[skillRequest](c.data)
 	if err != nil {
 		return nil, err
@@ -287,7 +290,7 @@ func (s *Server) readSkillFile(ctx context.Context, c call) (any, error) {
 	return map[string]any{"skill": map[string]string{"name": r.Name}, "path": r.Path, "content": string(data)}, err
 }
 
-func (s *Server) writeSkillFile(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) writeSkillFile(ctx context.Context, c call) (any, error) {
 	r, err := decode[skillRequest](c.data)
 	if err != nil {
 		return nil, err
@@ -316,7 +319,7 @@ func (c call) archive() (io.Reader, api.SkillArchive, error) {
 	return bytes.NewReader(data), o, nil
 }
 
-func (s *Server) previewSkills(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) previewSkills(ctx context.Context, c call) (any, error) {
 	archive, o, err := c.archive()
 	if err != nil {
 		return nil, err
@@ -332,7 +335,7 @@ func (s *Server) previewSkills(ctx context.Context, c call) (any, error) {
 	return map[string]any{"skills": out}, err
 }
 
-func (s *Server) installSkills(ctx context.Context, c call) (any, error) {
+func (s skillVerbs) installSkills(ctx context.Context, c call) (any, error) {
 	archive, o, err := c.archive()
 	if err != nil {
 		return nil, err

@@ -8,6 +8,9 @@ import (
 	"strings"
 )
 
+// probes answers the probes of those who watch the runtime.
+type probes struct{ *Server }
+
 // backendInfo is what is told of the engine.
 type backendInfo struct {
 	Name      *string    `json:"name"`
@@ -124,11 +127,11 @@ func (s *Server) resources() map[string]any {
 	}
 }
 
-func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
+func (s probes) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, map[string]any{"live": true, "resources": s.resources()})
 }
 
-func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
+func (s probes) serveReady(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.deadlines.Call)
 	defer cancel()
 	ready := s.readiness(ctx)
