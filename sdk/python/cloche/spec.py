@@ -280,7 +280,7 @@ class ExecResult:
     """What became of a command. Its failure is a result, never an exception."""
 
     stdout: str
-    """Kept output, head and tail, as text. Bytes that are not UTF-8 are replaced; `stdout_bytes` has it exactly."""
+    """Kept output, head and tail, as text. Invalid UTF-8 is replaced; `stdout_bytes` has it exactly."""
     stderr: str
     exit_code: int | None
     """None when a signal ended the command, or when it is not known how it ended."""
