@@ -139,7 +139,7 @@ func TestDeadlineOfNextDaemon(t *testing.T) {
 	})
 }
 
-// TestDeadlineIsMet: an agent that keeps its timeouts keeps its sandbox, whoever listens.
+// TestDeadlineIsMet: an agent that keeps its timeouts keeps its sandbox, with or without a caller.
 func TestDeadlineIsMet(t *testing.T) {
 	w := newFixture(t)
 	m := w.impatient(3 * time.Second)

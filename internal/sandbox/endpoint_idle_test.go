@@ -48,8 +48,8 @@ func switches(t *testing.T) (n int64, processes int) {
 	return n, processes
 }
 
-// TestEndpointIdle: the agents of sandboxes whose endpoints nobody uses do nothing at
-// all, for as long as one looks. What a poll would do it does within that time.
+// TestEndpointIdle: the agents of sandboxes with unused endpoints do nothing at
+// all, for as long as the test looks. What a poll would do it does within that time.
 func TestEndpointIdle(t *testing.T) {
 	w := newFixture(t)
 	m := w.manager(false)

@@ -14,8 +14,8 @@ import (
 	"github.com/cloche-dev/cloche/test/freeport"
 )
 
-// TestEndpointRecording: a recording goes on over a restart of the daemon, is nobody
-// else's to make meanwhile, and answers when the sandbox and the service are gone.
+// TestEndpointRecording: a recording goes on over a restart of the daemon, cannot be
+// made by another endpoint meanwhile, and answers when the sandbox and the service are gone.
 func TestEndpointRecording(t *testing.T) {
 	w := newFixture(t)
 	m := w.newManager(false)

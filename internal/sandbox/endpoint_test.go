@@ -255,7 +255,7 @@ func TestEndpointOutlivesTheDaemon(t *testing.T) {
 }
 
 // TestEndpointLinkBreaks: the connection to the sandbox is cut, and made again by
-// whoever keeps the endpoints, with nobody asking.
+// the keeper of the endpoints, without a request.
 func TestEndpointLinkBreaks(t *testing.T) {
 	w := newFixture(t)
 	m := w.manager(false)

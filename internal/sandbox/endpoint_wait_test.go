@@ -113,7 +113,7 @@ func TestEndpointProbe(t *testing.T) {
 	if err := <-done; err != nil || stateOf(t, m, sb) != "model ready" {
 		t.Errorf("%s, %v", stateOf(t, m, sb), err)
 	}
-	// A sandbox that ends leaves nobody waiting.
+	// A sandbox that ends leaves no caller waiting.
 	srv.Close()
 	if ask(e.Port()) != "502 target_unreachable" {
 		t.Error("the target is still there")

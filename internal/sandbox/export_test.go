@@ -39,7 +39,7 @@ func SetDeadlineGrace(m *Manager, grace, look time.Duration) {
 	m.deadlineGrace, m.deadlineLook = grace, look
 }
 
-// Deadlines counts the deadlines of a sandbox's programs, and says whether they stand still.
+// Deadlines counts the deadlines of a sandbox's programs, and says whether they are paused.
 func Deadlines(m *Manager, id string) (n int, held bool) {
 	m.mu.Lock()
 	t := &m.byID[id].deadlines

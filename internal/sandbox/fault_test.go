@@ -324,8 +324,8 @@ func TestRecordOfTheFirstVersion(t *testing.T) {
 	w.nothingLeft(second)
 }
 
-// The lifetime is that of a sandbox that runs: how long it took to make it takes
-// nothing away, and a restart of the daemon neither.
+// The lifetime begins when a sandbox runs: neither the time of its creation nor a restart of the daemon
+// shortens it.
 func TestLifetimeBeginsWithRunning(t *testing.T) {
 	w := newFixture(t)
 	var made time.Time

@@ -43,7 +43,7 @@ func (w *fixture) ping(sb api.Sandbox) bool {
 	}
 	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum+sum>>16))
 	if _, err := guest.Write(slices.Concat(plan.GatewayMAC, plan.GuestMAC, []byte{8, 0}, ip, icmp)); err != nil {
-		return false // nobody is there
+		return false // the link has no other end
 	}
 	if err := guest.SetReadDeadline(time.Now().Add(3 * time.Second)); err != nil {
 		w.t.Fatal(err)

@@ -330,7 +330,7 @@ func TestOrderOfADiscard(t *testing.T) {
 	}
 }
 
-// A sandbox whose link could not be handed over to what keeps it is none: the instance that
+// A sandbox whose link could not be handed over to the fd store is not created: the instance that
 // the engine had made already is ended with it.
 func TestHandoverFails(t *testing.T) {
 	noGoroutinesLeft(t)

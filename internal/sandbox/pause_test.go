@@ -81,12 +81,12 @@ func TestPauseAndResume(t *testing.T) {
 	w.nothingLeft(m)
 }
 
-// The timeout of an exec that is under way stands still while it is paused.
+// The timeout of an exec that is under way is paused with its sandbox.
 func TestPauseHoldsTimeouts(t *testing.T) {
 	w := newFixture(t)
 	m := w.manager(false)
 	sb := w.create(m, "x")
-	// pausedFor is how an exec ends that stands still for longer than its timeout, and
+	// pausedFor is how an exec ends that is paused for longer than its timeout, and
 	// ends as soon as it goes on.
 	pausedFor := func(timeout time.Duration) *api.Result {
 		goOn := filepath.Join(t.TempDir(), "go-on")
@@ -132,7 +132,7 @@ func TestPauseHoldsTimeouts(t *testing.T) {
 	}
 }
 
-// A paused sandbox can be stopped in good order, killed and removed, and one
+// A paused sandbox can be stopped gracefully, killed and removed, and one
 // that dies is seen to be lost.
 func TestEndsOfAPausedSandbox(t *testing.T) {
 	for _, how := range []string{"stop", "kill", "rm", "die", "close"} {
@@ -378,7 +378,7 @@ func TestShutdownFlushes(t *testing.T) {
 	}
 }
 
-// defaultGrace is that of package sandbox.
+// defaultGrace is the default of package sandbox.
 const defaultGrace = 10 * time.Second
 
 // A transient sandbox goes, with all that it holds, when its holder does.
@@ -502,8 +502,8 @@ func TestPauseAndResumeWithoutARecord(t *testing.T) {
 	undo()
 }
 
-// A quiesce whose end fails is ended in the background; a pause that somebody asks
-// for meanwhile is kept.
+// A quiesce whose end fails is ended in the background; a pause that a caller
+// requests meanwhile is kept.
 func TestQuiesceIsResumedLater(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		w := newFixture(t)

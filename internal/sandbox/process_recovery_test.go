@@ -17,7 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
-// Daemons come and go, in good order and killed, while a process writes and is
+// Daemons come and go, by a shutdown or killed, while a process writes and is
 // written to. Its log has every byte once, and an attach goes on where the one
 // before it stopped.
 func TestProcessesOutliveTheDaemon(t *testing.T) {

@@ -32,8 +32,8 @@ func ids(t *testing.T, m *sandbox.Manager, sb api.Sandbox) []string {
 	return out
 }
 
-// run starts a process that ends, as soon as there is room, and waits until
-// nothing of it is left to come.
+// run starts a process that ends, as soon as the bounds allow, and waits until
+// its record is final.
 func run(t *testing.T, m *sandbox.Manager, sb api.Sandbox, id, script string) {
 	t.Helper()
 	eventually(t, "there is room", func() bool {

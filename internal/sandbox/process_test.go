@@ -165,7 +165,7 @@ func TestZeroProcessPermit(t *testing.T) {
 }
 
 // A program that cannot be executed is an error of its start, leaves nothing and
-// disturbs nobody.
+// disturbs no other process.
 func TestFailedStartsDisturbNobody(t *testing.T) {
 	w := newFixture(t)
 	m := w.manager(false)
@@ -330,7 +330,7 @@ func TestStdinHasOffsets(t *testing.T) {
 	}
 }
 
-// A program that does not read holds up nobody but who writes to it.
+// A program that does not read blocks only its writers.
 func TestStdinThatNobodyReads(t *testing.T) {
 	w := newFixture(t)
 	m := w.manager(false)

@@ -477,7 +477,7 @@ func TestCloseOfTheHomelessEndsAll(t *testing.T) {
 	})
 }
 
-// An orderly shutdown ends what is not persistent and what only connections
+// An orderly shutdown ends sandboxes that are not persistent or that only connections
 // held, and leaves the rest.
 func TestCloseEndsWhatIsNotPersistent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -504,8 +504,8 @@ func TestCloseEndsWhatIsNotPersistent(t *testing.T) {
 	})
 }
 
-// A teardown that hangs does not hang whoever asked for it for ever, and is
-// finished all the same.
+// A teardown that hangs does not block its caller indefinitely, and is
+// finished later.
 func TestHangingTeardown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)

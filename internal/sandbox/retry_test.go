@@ -189,7 +189,7 @@ func (b *bubble) said(text string) bool {
 	return false
 }
 
-// An instance that somebody else has ended is as good as one that was ended.
+// An instance that another program has ended counts as ended.
 func TestNotFoundIsAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)

@@ -87,7 +87,7 @@ func rootTar(t *testing.T, name, text string) []byte {
 	return b.Bytes()
 }
 
-// TestSnapshotAndBack: the sandbox stands still while its files are copied, goes on
+// TestSnapshotAndBack: the sandbox is paused while its files are copied, runs on
 // afterwards, and another begins with copies of them.
 func TestSnapshotAndBack(t *testing.T) {
 	w := newFixture(t)
@@ -146,7 +146,7 @@ func TestSnapshotAndBack(t *testing.T) {
 }
 
 // TestSnapshotOverAnotherImage: the root of the host image lies over the machine as it is
-// now, and that of any other image over no other digest.
+// now, and the root of any other image over no other digest.
 func TestSnapshotOverAnotherImage(t *testing.T) {
 	w := newFixture(t)
 	w.machine.SetFaults(fake.Faults{Root: rootTar(t, "added", "in the root")})

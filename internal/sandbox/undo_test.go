@@ -13,8 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// An extension that cannot be put on record is none: the sandbox has the lifetime that it
-// had.
+// An extension that cannot be put on record has no effect: the sandbox keeps its lifetime.
 func TestFailedExtend(t *testing.T) {
 	w := newFixture(t)
 	m := w.manager(false)

@@ -15,7 +15,7 @@ type usedBy struct {
 }
 
 // TestUsedIsToldOnce: however a sandbox ends, what it used is told once, with its
-// labels, and memory that nobody bounded is no number.
+// labels, and unbounded memory is no number.
 func TestUsedIsToldOnce(t *testing.T) {
 	w := newFixture(t)
 	m := w.manager(false)

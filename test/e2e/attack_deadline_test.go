@@ -120,7 +120,7 @@ func (s *stuckAgent) stop() {
 	if err := syscall.Kill(s.agent, syscall.SIGSTOP); err != nil {
 		s.Fatal(err)
 	}
-	// An engine that failed to end it would leave it for ever.
+	// An engine that failed to end it would never remove it.
 	s.Cleanup(func() {
 		for _, p := range s.processes() {
 			_ = syscall.Kill(p.pid, syscall.SIGKILL)
@@ -128,7 +128,7 @@ func (s *stuckAgent) stop() {
 	})
 }
 
-// find is the agent's number on the host, or 0: that of the sentry, or of the process
+// find is the agent's number on the host, or 0: the number of the sentry, or of the process
 // inside with the number 1, which is above all others. What the sentry starts to run
 // programs in has its name and arguments too, and it is above these.
 func (s *stuckAgent) find() int {
@@ -277,7 +277,7 @@ func (s *stuckAgent) removed() {
 	s.gone()
 }
 
-// ended: a stop in good order does not wait longer than its grace and its calls.
+// ended: a graceful stop does not wait longer than its grace and its calls.
 func (s *stuckAgent) ended() {
 	s.begin(time.Hour)
 	s.stop()

@@ -29,7 +29,7 @@ type attackedEngine struct {
 	missing func() string
 }
 
-// attackedEngines are those that need no daemon of somebody else's. All but the first
+// attackedEngines are those that need no other daemon. All but the first
 // have the host's kernel.
 func attackedEngines() []attackedEngine {
 	needRoot := func() string {
@@ -153,7 +153,7 @@ func (h *fixture) attackEngine(engine string, a attack) {
 }
 
 // floodOutput writes what no terminal, no line and no memory should see. What is kept
-// has a bound, what is not is counted, and the daemon does not grow.
+// has a bound, dropped output is counted, and the daemon does not grow.
 func (h *fixture) floodOutput() {
 	h.t.Helper()
 	before := h.peak()
@@ -255,7 +255,7 @@ func (h *fixture) floodExecs() {
 	}
 }
 
-// refusal reads the answer to an exec, which must be that there is no room.
+// refusal reads the answer to an exec, which must be no_capacity.
 func refusal(c net.Conn) error {
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
@@ -272,8 +272,7 @@ func refusal(c net.Conn) error {
 	return nil
 }
 
-// fillByArchives sends archives that say more than they are, and more than there is
-// room for.
+// fillByArchives sends archives that claim more than they have, and more than fits.
 func (h *fixture) fillByArchives(engine string) {
 	h.t.Helper()
 	h.must("create", "--engine", engine, "--name", "small", "--disk", "64MiB")

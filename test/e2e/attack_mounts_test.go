@@ -243,7 +243,7 @@ func covered(t *testing.T) (top, over string) {
 			t.Fatal(err)
 		}
 	}
-	// Nothing but the rules is in the way, for any user inside.
+	// Only the rules refuse, for any user inside.
 	for dir := filepath.Dir(top); dir != os.TempDir() && len(dir) > 1; dir = filepath.Dir(dir) {
 		_ = os.Chmod(dir, 0o755)
 	}

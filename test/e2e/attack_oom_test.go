@@ -131,7 +131,7 @@ func (h *fixture) keepers(engine, sandbox string) map[string]int {
 	return found
 }
 
-// oomScore is the value of a process; of one that has ended it is that of a program.
+// oomScore is the value of a process; of one that has ended it is the value of a program.
 func (h *fixture) oomScore(pid int) int {
 	h.t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))

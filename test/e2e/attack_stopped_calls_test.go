@@ -28,7 +28,7 @@ type stoppedCall struct {
 	body string
 	// by makes the call with the Go client; nil is an operation of clientLess.
 	by func(context.Context, *client.Client) error
-	// may are the errors that it may have where nothing is stopped; nil is none.
+	// may are the errors that it may have if nothing is stopped.
 	may []api.Code
 	// own is what the call itself waits for, beside its deadline: a grace period, or the
 	// timeout of a program with the time after which the daemon ends it.
@@ -260,7 +260,7 @@ func imageCalls() map[string]stoppedCall {
 		"listImages":   {path: "/v1/images", by: func(ctx context.Context, c *client.Client) error { return did(c.Images(ctx)) }},
 		"removeImage":  {path: "/v1/images?image=gone", by: func(ctx context.Context, c *client.Client) error { return c.RemoveImage(ctx, "gone") }},
 		"inspectImage": {path: "/v1/images/inspect?image=kept", by: func(ctx context.Context, c *client.Client) error { return did(c.InspectImage(ctx, "kept")) }},
-		// Nobody listens there.
+		// No server listens there.
 		"pullImage": {path: "/v1/images/pull", body: `{"image":"127.0.0.1:1/none:1"}`, may: []api.Code{api.CodeUnavailable, api.CodeDenied}, by: func(ctx context.Context, c *client.Client) error {
 			return did(c.Pull(ctx, api.PullRequest{Image: "127.0.0.1:1/none:1"}))
 		}},
@@ -331,7 +331,7 @@ func skillCalls() map[string]stoppedCall {
 	}
 }
 
-// recordCalls are about recordings. There is none.
+// recordCalls are about recordings, which do not exist.
 func recordCalls() map[string]stoppedCall {
 	none := []api.Code{api.CodeNotFound}
 	return map[string]stoppedCall{

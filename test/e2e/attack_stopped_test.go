@@ -25,7 +25,7 @@ import (
 	"github.com/cloche-dev/cloche/client"
 )
 
-// stoppedDeadline is every deadline of the daemon's in TestAttackStopped, and
+// stoppedDeadline is every deadline of the daemon in TestAttackStopped, and
 // stoppedSlack how much later a loaded machine may tell of it. The log has how many calls
 // were later than stoppedPromise, and how late the latest was.
 const (
@@ -73,7 +73,7 @@ type stoppedPart struct {
 	*testing.T
 	h *fixture
 	c *client.Client
-	// engine is that of the sandboxes.
+	// engine is the engine of the sandboxes.
 	engine, part string
 	// answers says that the agents do, whatever is stopped.
 	answers bool

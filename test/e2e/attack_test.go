@@ -113,7 +113,7 @@ func (h *fixture) kill9() {
 func limit(args []string) time.Duration {
 	own := time.Duration(0)
 	if i := slices.Index(args, "--timeout"); i >= 0 && i+1 < len(args) {
-		own, _ = time.ParseDuration(args[i+1]) // the command says so of one that is none
+		own, _ = time.ParseDuration(args[i+1]) // the command refuses an invalid one
 	}
 	return own + patience
 }
@@ -172,7 +172,7 @@ func (h *fixture) python(sandbox, program string) string {
 	return h.must("exec", "--timeout", "120s", sandbox, "--", "python3", "/tmp/attack.py")
 }
 
-// left asserts that nothing but the daemon is there any more.
+// left asserts that only the daemon is left.
 func (h *fixture) left() {
 	h.t.Helper()
 	var left []string
@@ -211,7 +211,7 @@ func (h *fixture) post(path, body string) (net.Conn, error) {
 	return c, err
 }
 
-// Whoever makes a user namespace has every capability in it. They reach neither
+// A process that makes a user namespace has every capability in it. They reach neither
 // the agent nor the cgroups that hold the limit.
 func TestAttackUserNamespace(t *testing.T) {
 	h := newFixture(t)
@@ -269,8 +269,8 @@ print("ESCAPED: processes" if made >= 64 else "held", made)
 	h.left()
 }
 
-// Processes inside can connect to the agent's port. They get no answer and keep
-// nobody out.
+// Processes inside can connect to the agent's port. They get no answer and do not
+// block the host.
 func TestAttackAgentPort(t *testing.T) {
 	h := newFixture(t)
 	h.must("create", "--name", "box")
@@ -446,7 +446,7 @@ func TestAttackCycles(t *testing.T) {
 	h.left()
 }
 
-// A home that belongs to somebody else could be changed under the daemon's feet.
+// Another user could change a home that belongs to them while the daemon runs.
 func TestAttackHomeOfAnother(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to give a directory to somebody else")

@@ -271,7 +271,7 @@ func boxStops(ctx context.Context, t *testing.T, b *boxRuntime, c *boxClient) {
 	late := time.AfterFunc(patience, func() { _ = b.daemon.Process.Kill() })
 	defer late.Stop()
 	if err := b.daemon.Wait(); err != nil {
-		t.Logf("the runtime after TERM: %v", err) // its status is that of a program that was asked to end
+		t.Logf("the runtime after TERM: %v", err) // its status is the status of a program that got TERM
 	}
 }
 
@@ -308,7 +308,7 @@ func TestBoxOfADaemon(t *testing.T) {
 	}
 }
 
-// TestBoxOverStdio: nothing but answers comes out, and the end of the input is the
+// TestBoxOverStdio: only answers come out, and the end of the input is the
 // runtime's.
 func TestBoxOverStdio(t *testing.T) {
 	h := newFixture(t)

@@ -46,7 +46,7 @@ func onEnginesAnyUser(t *testing.T, f func(t *testing.T, engine string)) {
 	}
 }
 
-// containerDaemon is a daemon that ends with the test, which is skipped where there is none.
+// containerDaemon is a daemon that ends with the test, which is skipped without one.
 func containerDaemon(t *testing.T, start func() (*dockertest.Daemon, error)) *dockertest.Daemon {
 	t.Helper()
 	d, err := start()

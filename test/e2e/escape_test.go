@@ -64,7 +64,7 @@ func networksOut(t *testing.T, engine, settings string) {
 	w.must("rm", "-f", "box")
 }
 
-// none fails if anything left, but for what is named.
+// none fails if anything left, except what is named.
 func (w *testnet) none(but ...string) {
 	w.t.Helper()
 	if out := w.gone(but...); len(out) > 0 {
@@ -486,7 +486,7 @@ for host in ('93.184.215.66', '8.8.8.8'):
 `)
 	_ = out
 	w.none()
-	// A connection of TCP is still to be had.
+	// A connection of TCP is still possible.
 	w.must("exec", "box", "--", "curl", "-sS", "--max-time", "5", "http://allowed.test/")
 	w.none(asksResolver, toAllowed80)
 }

@@ -88,7 +88,7 @@ func runFramework(t *testing.T, h *fixture, cmd *exec.Cmd, dir string) {
 	cmd.Dir = dir
 	cmd.Env = append(cmd.Env,
 		"CLOCHE_HOST=unix://"+h.socket(),
-		// Nothing of a framework's may ask anybody.
+		// No framework may connect to another host.
 		"HTTP_PROXY=http://127.0.0.1:9", "HTTPS_PROXY=http://127.0.0.1:9", "ALL_PROXY=http://127.0.0.1:9",
 		"INSPECT_DISPLAY=none", "LANGSMITH_TRACING=false", "HF_HUB_OFFLINE=1",
 	)

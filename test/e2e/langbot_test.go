@@ -27,7 +27,7 @@ const langbotVar = "CLOCHE_TEST_LANGBOT"
 // send no headers and know no workspaces.
 const langbotOldVar = "CLOCHE_TEST_LANGBOT_OLD"
 
-// TestLangBot has the box client of LangBot itself use a runtime of ours: over
+// TestLangBot has the box client of LangBot itself use Cloche's runtime: over
 // WebSocket, after the runtime was killed, and over stdio.
 func TestLangBot(t *testing.T) {
 	dirs := filepath.SplitList(os.Getenv(langbotVar))
@@ -78,7 +78,7 @@ func TestLangBot(t *testing.T) {
 			t.Error("the runtime has not ended two minutes after TERM")
 			_ = b.daemon.Process.Kill()
 		})
-		_ = b.daemon.Wait() // its status is that of a program that was asked to end
+		_ = b.daemon.Wait() // its status is the status of a program that got TERM
 		late.Stop()
 		b.start()
 		drive(t, dirs[0], "ws-stopped", b.port, "after")
@@ -123,7 +123,7 @@ func TestLangBot(t *testing.T) {
 type boxRuntime struct {
 	*fixture
 	port, work string
-	// token is the control token; empty if there is none.
+	// token is the control token; may be empty.
 	token string
 	more  []string
 }

@@ -120,7 +120,7 @@ func (v *venv) python(ctx context.Context, t *testing.T, args ...string) *exec.C
 }
 
 // startListening starts the daemon at its socket and at a port, whose address it
-// returns when it answers there. A port that somebody else got first is tried no more.
+// returns when it answers there. A port that another process got first is not tried again.
 func (h *fixture) startListening(token string) string {
 	h.t.Helper()
 	for range 3 {

@@ -331,7 +331,7 @@ func cmdRawName(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // http METHOD PATH [-H 'Key: value'] [-d BODY | -f FILE | -big BYTES] [-tcp ADDR] speaks
-// to the daemon as no client of ours would. The status and the body are stdout.
+// to the daemon as no Cloche client would. The status and the body are stdout.
 func cmdHTTP(ts *testscript.TestScript, neg bool, args []string) {
 	network, addr := "unix", filepath.Join(state(ts).home, "cloche.sock")
 	var body io.Reader

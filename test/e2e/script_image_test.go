@@ -98,7 +98,7 @@ func (r *scriptRegistry) start(ts *testscript.TestScript) {
 			case <-req.Context().Done():
 			}
 		case fault == "stall" && req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/blobs/"):
-			// Half of it comes, then nothing for as long as anybody waits.
+			// Half of it comes, then nothing as long as the client waits.
 			inner.ServeHTTP(&stalling{ResponseWriter: w, rest: 20_000, until: req.Context().Done(), or: r.release}, req)
 		case fault == "short" && req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/blobs/"):
 			w.Header().Set("Content-Length", "100000")

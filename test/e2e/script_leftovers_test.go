@@ -186,7 +186,7 @@ func emptyGroups(home string) []string {
 			return filepath.SkipDir
 		}
 		if strings.HasPrefix(filepath.Base(p), "spare-") {
-			// Of a sentry that nobody has yet: it is below where memory is limited.
+			// Of a sentry in the pool: it is below where memory is limited.
 			if b, err := os.ReadFile(filepath.Join(p, "sentry", "cgroup.procs")); err == nil && len(b) > 0 {
 				return filepath.SkipDir
 			}

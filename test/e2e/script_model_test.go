@@ -24,7 +24,7 @@ import (
 // that they need, for the scripts that use them unmodified.
 const pypiVar = "CLOCHE_TEST_PYPI"
 
-// model is a server of the host's that speaks as a model's does, strictly.
+// model is a strict server of a model's API, on the host.
 type model struct {
 	*httptest.Server
 	mu    sync.Mutex

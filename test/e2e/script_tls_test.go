@@ -75,7 +75,7 @@ func cmdCertificate(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // outside CMD ARGS… runs a program in the script's directory with the environment of
-// whoever runs the tests: with the caches and the libraries that are there.
+// the test run: with the caches and the libraries that are there.
 func cmdOutside(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: outside COMMAND [ARGS...]")

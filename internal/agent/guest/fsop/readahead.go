@@ -109,7 +109,7 @@ func (a *readAhead) close(p *session.Call) error {
 		}
 		<-a.done
 	}
-	if a.err == io.EOF { //nolint:errorlint // dataFrames' own
+	if a.err == io.EOF { //nolint:errorlint // session.Data's own
 		return nil
 	}
 	return a.err

@@ -39,13 +39,13 @@ func (pl *scope) write(p *session.Call, name string, req *wire.Request) error {
 	return p.JSON(wire.KindReply, wire.FileReply{Info: w.info})
 }
 
-// scopedFile is one that is being written.
+// scopedFile is a file that is being written.
 type scopedFile struct {
 	*scope
-	spot *pathwalk.Location
-	mode uint32
-	// here is the file itself, where it may be written, and new what replaces it, which
-	// has the name temp beside it. One of them is there.
+	location *pathwalk.Location
+	mode     uint32
+	// here is the file itself, if it is written in place, and new the file that replaces it,
+	// which has the name temp beside it. One of them is nil.
 	here, new *os.File
 	temp      string
 	info      api.FileInfo
@@ -57,13 +57,13 @@ func (w *scopedFile) begin(name string, parents bool) error {
 		return unix.EISDIR
 	}
 	err := w.rights(func() (err error) {
-		if w.spot, err = w.change(name, true); err != nil {
+		if w.location, err = w.change(name, true); err != nil {
 			return err
 		}
-		if !w.spot.Exists {
+		if !w.location.Exists {
 			return nil
 		}
-		w.here, err = w.spot.Open(unix.O_WRONLY, 0)
+		w.here, err = w.location.Open(unix.O_WRONLY, 0)
 		if errors.Is(err, unix.ETXTBSY) {
 			return nil // it may be written, and runs
 		}
@@ -72,24 +72,24 @@ func (w *scopedFile) begin(name string, parents bool) error {
 	switch {
 	case err != nil:
 		return err
-	case len(w.spot.Name) > unix.NAME_MAX:
+	case len(w.location.Name) > unix.NAME_MAX:
 		return unix.ENAMETOOLONG
-	case w.spot.Exists && w.spot.Stat.Mode&unix.S_IFMT != unix.S_IFREG:
+	case w.location.Exists && w.location.Stat.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil
-	case w.user != nil && w.spot.Exists && w.mode != 0 && w.spot.Stat.Uid != w.user.UID:
+	case w.user != nil && w.location.Exists && w.mode != 0 && w.location.Stat.Uid != w.user.UID:
 		return unix.EPERM // which bits it has is its owner's to say
 	}
 	var random [8]byte
 	rand.Read(random[:])
 	w.temp = ".cloche-" + hex.EncodeToString(random[:])
 	err = w.makes(func() (err error) {
-		if len(w.spot.Missing) > 0 && !parents {
+		if len(w.location.Missing) > 0 && !parents {
 			return unix.ENOENT
 		}
-		if err := w.spot.Parents(); err != nil {
+		if err := w.location.Parents(); err != nil {
 			return err
 		}
-		w.new, err = pathwalk.OpenAt(w.spot.Dir(), w.temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+		w.new, err = pathwalk.OpenAt(w.location.Dir(), w.temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 		return err
 	})
 	if w.here != nil && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
@@ -120,7 +120,7 @@ func (w *scopedFile) receive(r io.Reader) error {
 	if err := w.likeOld(); err != nil {
 		return err
 	}
-	err := w.rights(func() error { return unix.Renameat(w.spot.Dir(), w.temp, w.spot.Dir(), w.spot.Name) })
+	err := w.rights(func() error { return unix.Renameat(w.location.Dir(), w.temp, w.location.Dir(), w.location.Name) })
 	if err == nil {
 		w.temp = ""
 		if w.user != nil {
@@ -151,10 +151,10 @@ func (w *scopedFile) fill() error {
 // has written it the owner too.
 // A set-id file loses its bits when another user has written it.
 func (w *scopedFile) likeOld() error {
-	mode, old := w.mode, &w.spot.Stat
+	mode, old := w.mode, &w.location.Stat
 	if mode == 0 {
 		mode = 0o644
-		if w.spot.Exists {
+		if w.location.Exists {
 			mode = old.Mode & 0o7777
 			if w.user != nil {
 				mode &^= unix.S_ISUID | unix.S_ISGID
@@ -174,8 +174,8 @@ func (w *scopedFile) likeOld() error {
 // chown gives the new file the owner of the one that it replaces, where the agent may.
 func (w *scopedFile) chown() error {
 	var st unix.Stat_t
-	old := &w.spot.Stat
-	if err := pathwalk.Fstat(w.new, &st); err != nil || !w.spot.Exists || st.Uid == old.Uid && st.Gid == old.Gid {
+	old := &w.location.Stat
+	if err := pathwalk.Fstat(w.new, &st); err != nil || !w.location.Exists || st.Uid == old.Uid && st.Gid == old.Gid {
 		return err
 	}
 	if err := w.new.Chown(int(old.Uid), int(old.Gid)); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
@@ -196,11 +196,11 @@ func (w *scopedFile) done() error {
 	}
 	return w.rights(func() error {
 		var st unix.Stat_t
-		if err := unix.Fstatat(w.spot.Dir(), w.spot.Name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if err := unix.Fstatat(w.location.Dir(), w.location.Name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return err
 		}
 		var err error
-		w.info, err = pathwalk.DescribeAt(w.spot.Dir(), w.spot.Name, &st)
+		w.info, err = pathwalk.DescribeAt(w.location.Dir(), w.location.Name, &st)
 		return err
 	})
 }
@@ -212,11 +212,11 @@ func (w *scopedFile) close() {
 			f.Close()
 		}
 	}
-	if w.spot == nil {
+	if w.location == nil {
 		return
 	}
 	if w.new != nil && w.temp != "" {
-		_ = w.rights(func() error { return unix.Unlinkat(w.spot.Dir(), w.temp, 0) })
+		_ = w.rights(func() error { return unix.Unlinkat(w.location.Dir(), w.temp, 0) })
 	}
-	w.spot.Close()
+	w.location.Close()
 }

@@ -194,7 +194,7 @@ type untilEnd struct {
 
 func (u *untilEnd) Read(p []byte) (int, error) {
 	n, err := u.r.Read(p)
-	if err == io.EOF { //nolint:errorlint // dataFrames' own
+	if err == io.EOF { //nolint:errorlint // session.Data's own
 		u.ended = true
 	}
 	return n, err

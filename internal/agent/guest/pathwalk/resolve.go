@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// maxReachLinks is the kernel's own bound of the links in one path.
-	maxReachLinks = 40
-	// maxReachDeep bounds the directories that are open for one path.
-	maxReachDeep = 512
-	// maxReachSteps bounds the names of one path, those of its links among them.
-	maxReachSteps = 16 << 10
+	// maxLinks is the kernel's own bound of the links in one path.
+	maxLinks = 40
+	// maxDepth bounds the directories that are open for one path.
+	maxDepth = 512
+	// maxSteps bounds the names of one path, those of its links among them.
+	maxSteps = 16 << 10
 )
 
 // ErrEscaped says that a path leaves every root.
@@ -127,7 +127,7 @@ func nameAt(dirs []component, extra []string, i int) string {
 	return extra[i-len(dirs)+1]
 }
 
-// Roots are where paths may lead; with no bounds, everywhere.
+// Roots are the directories where paths may lead; without roots, paths may lead everywhere.
 type Roots []Root
 
 // Close closes the directories of all roots.
@@ -137,7 +137,7 @@ func (r Roots) Close() {
 	}
 }
 
-// deepest is the bound that decides on a way, or nil where it leads out of all.
+// deepest is the deepest root that holds a path, or nil if the path leaves all roots.
 func (r Roots) deepest(dirs []component, extra []string) *Root {
 	var found *Root
 	for i := range r {
@@ -196,7 +196,7 @@ func (w *walk) run(name string, last bool) (*Location, error) {
 	}
 	w.todo = strings.Split(name, "/")
 	for len(w.todo) > 0 {
-		if w.steps++; w.steps > maxReachSteps {
+		if w.steps++; w.steps > maxSteps {
 			return nil, unix.ENAMETOOLONG
 		}
 		part := w.todo[0]
@@ -260,7 +260,7 @@ func (w *walk) step(part string, last bool) (*Location, error) {
 
 // push goes into a directory, which no link may be.
 func (w *walk) push(at int, open, name string) error {
-	if len(w.dirs) >= maxReachDeep {
+	if len(w.dirs) >= maxDepth {
 		return unix.ENAMETOOLONG
 	}
 	fd, err := OpenDirAt(at, open)
@@ -289,7 +289,7 @@ func (w *walk) up() {
 
 // link puts where a link leads in its place.
 func (w *walk) link(part string) error {
-	if w.links++; w.links > maxReachLinks {
+	if w.links++; w.links > maxLinks {
 		return unix.ELOOP
 	}
 	var fs unix.Statfs_t
@@ -398,7 +398,7 @@ func (s *Location) Parents() error {
 	return nil
 }
 
-// OpenFound opens what was looked for, and closes the spot; err is what the search ended with.
+// OpenFound opens the location, and closes its directories; err is the error of the search for it.
 func (s *Location) OpenFound(err error, flags int) (*os.File, error) {
 	if err != nil {
 		return nil, err

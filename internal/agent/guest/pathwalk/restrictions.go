@@ -205,7 +205,7 @@ func openMask(name string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// close takes the mount of the masks away. What was bound of it stays.
+// close unmounts the masks. Their bind mounts stay.
 func (m *masks) close() {
 	defer func() { _ = unix.Unmount(maskDir, unix.MNT_DETACH) }()
 	for _, f := range []*os.File{m.dir, m.file} {

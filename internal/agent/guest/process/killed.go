@@ -14,7 +14,7 @@ import (
 const maxKilled = 1024
 
 // killedIDs are ids for which a KILL came while no process had them: a caller that gives
-// up a start may be heard before the start is. The zero value is empty. processes.mu
+// up a start may be heard before the start is. The zero value is empty. Manager.mu
 // guards it.
 type killedIDs struct {
 	marks []killedID // oldest first
