@@ -117,7 +117,7 @@ func (s *stuckAgent) stop() {
 	if !poll(func() bool { s.agent = s.find(); return s.agent > 1 }) {
 		s.Fatalf("the agent is not found among %v", s.processes())
 	}
-	if err := syscall.Kill(s.agent, syscall.SIGSTOP); err != nil {
+	if err := stopProcess(s.agent); err != nil {
 		s.Fatal(err)
 	}
 	// An engine that failed to end it would never remove it.

@@ -197,7 +197,7 @@ func (s *stoppedPart) stop() {
 		}
 	}
 	for _, pid := range pids {
-		s.must(syscall.Kill(pid, syscall.SIGSTOP))
+		s.must(stopProcess(pid))
 		s.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 	}
 }

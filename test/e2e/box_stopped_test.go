@@ -42,7 +42,7 @@ func TestBoxStopped(t *testing.T) {
 			continue
 		}
 		stopped++
-		if err := syscall.Kill(p.pid, syscall.SIGSTOP); err != nil {
+		if err := stopProcess(p.pid); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = syscall.Kill(p.pid, syscall.SIGCONT) })

@@ -295,7 +295,36 @@ func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
 	if sig == 0 || neg {
 		ts.Fatalf("usage: signal INT|TERM|KILL|STOP FILE")
 	}
+	if sig == syscall.SIGSTOP {
+		ts.Check(stopProcess(pid))
+		return
+	}
 	ts.Check(syscall.Kill(pid, sig))
+}
+
+// stopProcess stops a process and returns when all of its threads have stopped. The signal alone
+// returns before that: on a busy machine a thread may still answer a request that comes later.
+func stopProcess(pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	running := ""
+	if !poll(func() bool { running = runningThread(pid); return running == "" }) {
+		return fmt.Errorf("process %d does not stop: %s", pid, running)
+	}
+	return nil
+}
+
+// runningThread returns the directory and the state of a thread that has not stopped, or "".
+func runningThread(pid int) string {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	for _, dir := range threads {
+		// No field means that the thread has ended.
+		if fields := statFields(dir); len(fields) > 0 && !slices.Contains([]string{"T", "t", "Z", "X"}, fields[0]) {
+			return dir + " is in state " + fields[0]
+		}
+	}
+	return ""
 }
 
 // sentries SIGNAL sends a signal to every process of the sandboxes.

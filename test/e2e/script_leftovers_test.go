@@ -132,15 +132,20 @@ func (s *scriptState) pool() []warm {
 
 // parentOf is the number of a process's parent, from its directory in /proc.
 func parentOf(dir string) int {
-	stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
-	// After the name, which may hold anything: the state, then the parent.
-	_, after, _ := strings.Cut(string(stat[max(strings.LastIndexByte(string(stat), ')'), 0):]), " ")
-	fields := strings.Fields(after)
+	fields := statFields(dir)
 	if len(fields) < 2 {
 		return 0
 	}
 	parent, _ := strconv.Atoi(fields[1])
 	return parent
+}
+
+// statFields are the fields of a stat file in a directory of /proc that come after the name, which may
+// contain anything: the state, the parent and more.
+func statFields(dir string) []string {
+	stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+	_, after, _ := strings.Cut(string(stat[max(strings.LastIndexByte(string(stat), ')'), 0):]), " ")
+	return strings.Fields(after)
 }
 
 // leftMounts are mounts under the home, here and where the daemon lives.
