@@ -251,7 +251,7 @@ func (s *Service) RunStream(ctx context.Context, caller Caller, req api.RunReque
 		return sb, nil, err
 	}
 	if !req.Keep {
-		st.onClose = func() { s.discard(ctx, caller, sb) }
+		st.Closed = func() { s.discard(ctx, caller, sb) }
 	}
 	return sb, st, nil
 }

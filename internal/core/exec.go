@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"sync"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -83,49 +82,20 @@ func (s *Service) stream(ctx context.Context, caller Caller, sb api.Sandbox, per
 	if err := s.beforeRun(ctx, caller, sb); err != nil {
 		return nil, failed(api.StageQuotaBefore, s.done(ctx, caller, policy.VerbExec, sb.ID, d, err))
 	}
-	inner, err := s.opts.Sandboxes.ExecStream(ctx, caller, sb.ID, permit)
+	st, err := s.opts.Sandboxes.ExecStream(ctx, caller, sb.ID, permit)
 	if err != nil {
 		s.metrics.Ran(sb.Engine, api.Result{}, err)
 		return nil, failed(api.StageExecution, s.done(ctx, caller, policy.VerbExec, sb.ID, d, err))
 	}
-	return &Stream{Stream: inner, ended: func(res api.Result) error {
+	st.Exited = func(res api.Result) error {
 		s.logExec(ctx, sb, permit, res, nil)
 		s.metrics.Ran(sb.Engine, res, nil)
 		err := failed(api.StageQuotaAfter, s.afterRun(ctx, caller, sb))
 		return s.done(context.WithoutCancel(ctx), caller, policy.VerbExec, sb.ID, resultDetails(res, d), err)
-	}}, nil
-}
-
-// Stream is a running exec whose end is recorded. See process.Stream.
-type Stream struct {
-	*process.Stream
-	ended   func(api.Result) error
-	onClose func()
-	closing sync.Once
-}
-
-// Recv returns the next output or, at the end, the exit. After that it returns io.EOF.
-func (t *Stream) Recv() (Event, error) {
-	ev, err := t.Stream.Recv()
-	if err == nil && ev.Exit != nil {
-		err = t.ended(*ev.Exit)
-		// When the caller sees the exit of a one-shot, its sandbox is already removed.
-		t.closeOnce()
 	}
-	return ev, err
+	return st, nil
 }
 
-func (t *Stream) closeOnce() {
-	t.closing.Do(func() {
-		if t.onClose != nil {
-			t.onClose()
-		}
-	})
-}
-
-// Close ends the Stream. It removes the sandbox of a one-shot before it returns.
-func (t *Stream) Close() error {
-	err := t.Stream.Close()
-	t.closeOnce()
-	return err
-}
+// Stream is a running exec whose end is recorded before its caller sees the exit. The sandbox of a
+// one-shot is removed by then, or when Close returns.
+type Stream = process.Stream

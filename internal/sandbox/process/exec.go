@@ -168,6 +168,12 @@ func (t *Table) lostResult(execID string, begun time.Time) api.Result {
 // Stream is one live exec. Recv and the writing methods may be used from two
 // goroutines at once.
 type Stream struct {
+	// Exited, if set before the first Recv, is called once with the exit. Its error is what Recv
+	// returns with the exit.
+	Exited func(api.Result) error
+	// Closed, if set before the first Recv, is called once: after Exited, or by Close.
+	Closed func()
+
 	m      *Runner
 	s      *Table
 	inner  *agent.Stream
@@ -181,6 +187,7 @@ type Stream struct {
 	ended    atomic.Bool
 	// sentKill is set once a KILL has been sent on request.
 	sentKill atomic.Bool
+	leaving  sync.Once
 	closing  sync.Once
 }
 
@@ -242,7 +249,7 @@ func (t *Stream) Recv() (agent.Event, error) {
 		}
 		t.ended.Store(true)
 		res := t.s.lostResult(t.id, t.begun)
-		return agent.Event{Exit: &res}, nil
+		return t.exit(agent.Event{Exit: &res})
 	}
 	if ev.Exit != nil {
 		t.ended.Store(true)
@@ -251,8 +258,27 @@ func (t *Stream) Recv() (agent.Event, error) {
 		defer cancel()
 		t.m.judge(ctx, t.s, ev.Exit, t.before, t.sentKill.Load())
 		ev.Exit.Adjusted, ev.Exit.Refusals = t.permit.Adjusted(), t.refusals()
+		return t.exit(ev)
 	}
 	return ev, nil
+}
+
+// exit calls the hooks before the caller sees the exit.
+func (t *Stream) exit(ev agent.Event) (agent.Event, error) {
+	var err error
+	if t.Exited != nil {
+		err = t.Exited(*ev.Exit)
+	}
+	t.closed()
+	return ev, err
+}
+
+func (t *Stream) closed() {
+	t.closing.Do(func() {
+		if t.Closed != nil {
+			t.Closed()
+		}
+	})
 }
 
 // Write sends input to the program.
@@ -278,13 +304,15 @@ func (t *Stream) Signal(name string) error {
 }
 
 // Close ends the Stream and leaves the program running, unless its request says
-// CancelWithCaller. It may be called twice.
+// CancelWithCaller. It returns after Closed has, and may be called twice.
 func (t *Stream) Close() error {
-	t.closing.Do(func() {
+	t.leaving.Do(func() {
 		if !t.ended.Load() {
 			t.m.callerLeft(t.s, t.permit, t.id)
 		}
 		t.done()
 	})
-	return t.inner.Close()
+	err := t.inner.Close()
+	t.closed()
+	return err
 }
