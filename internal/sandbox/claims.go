@@ -13,6 +13,7 @@ import (
 // claims are the idempotency keys that stand for a sandbox on record, or for one that
 // is being made. Those of removed ones are in the store of tombstones.
 type claims struct {
+	m     *Manager
 	mu    sync.Mutex
 	byKey map[nameKey]*claim
 }
@@ -85,7 +86,7 @@ func (c *claims) drop(tenant, key, sandbox string) {
 // make was used.
 func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest string, create func(context.Context) (api.Sandbox, error)) (sb api.Sandbox, made bool, err error) {
 	for {
-		cl, mk, made, err := m.claim(ctx, caller.Tenant, key, digest, create)
+		cl, mk, made, err := m.claims.claim(ctx, caller.Tenant, key, digest, create)
 		if err != nil {
 			return sb, false, err
 		}
@@ -100,11 +101,11 @@ func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest s
 			}
 		}
 		if mk != nil {
-			if err := m.await(ctx, mk); err != nil {
+			if err := m.claims.await(ctx, mk); err != nil {
 				return sb, made, err
 			}
 		}
-		sb, err = m.Get(caller, m.claimed(cl))
+		sb, err = m.Get(caller, m.claims.claimed(cl))
 		if err == nil || !errors.Is(err, api.ErrNotFound) {
 			return sb, made, err
 		}
@@ -116,25 +117,25 @@ func (m *Manager) Keyed(ctx context.Context, caller policy.Caller, key, digest s
 }
 
 // claimed is the id of the sandbox of a claim.
-func (m *Manager) claimed(cl *claim) string {
-	m.claims.mu.Lock()
-	defer m.claims.mu.Unlock()
+func (c *claims) claimed(cl *claim) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return cl.sandbox
 }
 
 // claim finds what a key stands for, or begins to make it. mk is what is to be waited
 // for; nil is nothing. A nil cl is that mk must be over before anything begins.
-func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create func(context.Context) (api.Sandbox, error)) (cl *claim, mk *keyedCreate, made bool, err error) {
+func (c *claims) claim(ctx context.Context, tenant, key, digest string, create func(context.Context) (api.Sandbox, error)) (cl *claim, mk *keyedCreate, made bool, err error) {
 	k := nameKey{tenant, key}
-	m.claims.mu.Lock()
-	defer m.claims.mu.Unlock()
-	if e := m.tombstones.Key(tenant, key); e != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.m.tombstones.Key(tenant, key); e != nil {
 		if e.Digest != "" && e.Digest != digest {
 			return nil, nil, false, otherRequest()
 		}
 		return nil, nil, false, buried(e)
 	}
-	cl = m.claims.byKey[k]
+	cl = c.byKey[k]
 	switch {
 	case cl == nil:
 	case cl.digest != digest:
@@ -150,40 +151,40 @@ func (m *Manager) claim(ctx context.Context, tenant, key, digest string, create 
 	mctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	mk = &keyedCreate{waiters: 1, stop: stop, done: make(chan struct{})}
 	cl = &claim{digest: digest, creating: mk}
-	if !m.background(func() { m.fulfil(mctx, k, cl, mk, create) }) {
+	if !c.m.background(func() { c.fulfil(mctx, k, cl, mk, create) }) {
 		stop(nil)
 		return nil, nil, false, api.Errorf(api.CodeUnavailable, "the daemon is shutting down")
 	}
-	m.claims.byKey[k] = cl
+	c.byKey[k] = cl
 	return cl, mk, true, nil
 }
 
 // fulfil makes the sandbox of a claim.
-func (m *Manager) fulfil(ctx context.Context, k nameKey, cl *claim, mk *keyedCreate, create func(context.Context) (api.Sandbox, error)) {
+func (c *claims) fulfil(ctx context.Context, k nameKey, cl *claim, mk *keyedCreate, create func(context.Context) (api.Sandbox, error)) {
 	defer mk.stop(nil)
-	end := context.AfterFunc(m.ctx, func() { mk.stop(m.ctx.Err()) })
+	end := context.AfterFunc(c.m.ctx, func() { mk.stop(c.m.ctx.Err()) })
 	defer end()
 	sb, err := create(ctx)
-	m.claims.mu.Lock()
+	c.mu.Lock()
 	unwanted, deleted := mk.waiters == 0, mk.deleted
 	if err == nil && !unwanted && !deleted {
 		cl.sandbox, cl.creating = sb.ID, nil
 		close(mk.done)
-		m.claims.mu.Unlock()
+		c.mu.Unlock()
 		return
 	}
-	m.claims.mu.Unlock()
+	c.mu.Unlock()
 	if err == nil {
-		m.unmake(sb.ID, deleted)
+		c.unmake(sb.ID, deleted)
 		err = canceled(ctx, "key", errUnwanted)
 	}
 	if deleted {
 		err = forestalledError()
 	}
-	m.claims.mu.Lock()
-	defer m.claims.mu.Unlock()
-	if m.claims.byKey[k] == cl {
-		delete(m.claims.byKey, k)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byKey[k] == cl {
+		delete(c.byKey, k)
 	}
 	mk.err = err
 	close(mk.done)
@@ -191,10 +192,10 @@ func (m *Manager) fulfil(ctx context.Context, k nameKey, cl *claim, mk *keyedCre
 
 // unmake removes a sandbox that no caller waits for. Its key is free again, unless it was deleted
 // by key.
-func (m *Manager) unmake(id string, deleted bool) {
-	m.mu.Lock()
-	s := m.byID[id]
-	m.mu.Unlock()
+func (c *claims) unmake(id string, deleted bool) {
+	c.m.mu.Lock()
+	s := c.m.byID[id]
+	c.m.mu.Unlock()
 	if s == nil {
 		return
 	}
@@ -205,20 +206,20 @@ func (m *Manager) unmake(id string, deleted bool) {
 		s.info.IdempotencyKey, s.digest = "", ""
 		s.mu.Unlock()
 	}
-	if _, err := m.remove(m.ctx, s, w); err != nil {
-		m.log.Error("remove an abandoned sandbox; it is being retried", "sandbox", id, "error", err)
+	if _, err := c.m.remove(c.m.ctx, s, w); err != nil {
+		c.m.log.Error("remove an abandoned sandbox; it is being retried", "sandbox", id, "error", err)
 	}
 }
 
 // await waits for a creation. The last one to leave ends it.
-func (m *Manager) await(ctx context.Context, mk *keyedCreate) error {
+func (c *claims) await(ctx context.Context, mk *keyedCreate) error {
 	select {
 	case <-mk.done:
 		return mk.err
 	case <-ctx.Done():
 	}
-	m.claims.mu.Lock()
-	defer m.claims.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	select {
 	case <-mk.done:
 		return mk.err
@@ -287,7 +288,7 @@ func (m *Manager) DeleteKeyed(ctx context.Context, caller policy.Caller, key str
 	mk.deleted = true
 	mk.stop(errForestalled)
 	m.claims.mu.Unlock()
-	m.poke()
+	m.reaper.poke()
 	select {
 	case <-mk.done:
 		return e.Sandbox, nil

@@ -264,13 +264,14 @@ func TestRefusalsAreTold(t *testing.T) {
 			got = append(got, r)
 		},
 	}}
+	m.assign()
 	s := &live{info: api.Sandbox{Name: "box", Workspace: api.Workspace{Path: "/w", Rules: []api.PathRule{{Path: "b", Access: api.AccessRead}}},
 		Mounts: []api.Mount{{Target: "/m", Rules: []api.PathRule{{Path: "a", Access: api.AccessNone}}}}}}
 	rules := pathRules(s.info)
 	if len(rules) != 2 || rules[0].Name != "mounts[0].rules[0]" || string(rules[0].Target) != "/m" || !rules[0].Make || rules[1].Name != "workspace.rules[0]" {
 		t.Fatalf("rules are %+v", rules)
 	}
-	m.hear(s, refusing{list: []engine.PathDenial{
+	m.refused.hear(s, refusing{list: []engine.PathDenial{
 		{Rule: 0, Op: "open", Path: "a/x", Program: "cat", UID: 7}, {Rule: 1, Missed: 3}, {Rule: -1, Missed: 5, Path: "x"}, {Rule: 2, Path: "x"},
 	}}, rules)
 	want := []PathDenial{
@@ -281,11 +282,11 @@ func TestRefusalsAreTold(t *testing.T) {
 		t.Errorf("told are\n%+v\nwant\n%+v", got, want)
 	}
 	got = nil
-	m.untold(s, errors.Join(errors.New("x"), engine.Untold(4)))
-	m.untold(s, errors.New("x"))
+	m.refused.untold(s, errors.Join(errors.New("x"), engine.Untold(4)))
+	m.refused.untold(s, errors.New("x"))
 	if !slices.Equal(got, []PathDenial{{Missed: 4}}) {
 		t.Errorf("told are %+v", got)
 	}
 	m.opts.Refused = nil
-	m.untold(s, engine.Untold(4)) // there is no one to tell
+	m.refused.untold(s, engine.Untold(4)) // there is no one to tell
 }

@@ -100,7 +100,7 @@ func (m *Manager) create(ctx context.Context, permit policy.Permit, progress fun
 		return nil, m.abandon(ctx, c.s, err)
 	}
 	m.log.Info("sandbox created", "sandbox", c.s.id, "name", c.s.name, "took", time.Since(begun))
-	m.attend(c.s, c.inst)
+	m.refused.attend(c.s, c.inst)
 	return c.s, nil
 }
 
@@ -127,7 +127,7 @@ func (m *Manager) newLive(permit policy.Permit) *live {
 		dir:    filepath.Join(m.sandboxesDir(), id),
 		ended:  make(chan struct{}),
 		made:   make(chan struct{}),
-		wake:   m.poke,
+		wake:   m.reaper.poke,
 		digest: m.claims.digestOf(permit.Tenant(), spec.IdempotencyKey),
 		lease:  lease.New(created, permit.Limits(), created),
 		info: api.Sandbox{
@@ -436,7 +436,7 @@ func (c *creation) commit(context.Context) error {
 	if c.s.info.Degraded != "" {
 		c.m.tell(c.s, api.EventDegraded, c.s.info.Degraded)
 	}
-	c.m.poke()
+	c.m.reaper.poke()
 	return nil
 }
 
@@ -479,8 +479,8 @@ func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 	}
 	if err != nil {
 		m.log.Error("undo of a failed create", "sandbox", s.id, "error", err)
-		m.noteFailure(s, leaves(api.ResourceProcesses, err))
-		m.retry(s)
+		m.retrier.noteFailure(s, leaves(api.ResourceProcesses, err))
+		m.retrier.retry(s)
 		return cause
 	}
 	s.mu.Lock()

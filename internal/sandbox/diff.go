@@ -46,9 +46,9 @@ func (m *Manager) Diff(ctx context.Context, caller policy.Caller, ref string, o 
 	scope := cmp.Or(o.Scope, api.DiffWorkspace)
 	var changes []api.Change
 	if scope == api.DiffRoot {
-		changes, err = m.diffRoot(ctx, s)
+		changes, err = m.layers.diffRoot(ctx, s)
 	} else {
-		changes, err = m.diffWorkspace(ctx, s)
+		changes, err = m.layers.diffWorkspace(ctx, s)
 	}
 	if err != nil {
 		return api.Diff{}, diskError(s, "compared", err)
@@ -56,9 +56,9 @@ func (m *Manager) Diff(ctx context.Context, caller policy.Caller, ref string, o 
 	return page(count(scope, changes), string(after), cmp.Or(o.Limit, diffPage)), nil
 }
 
-func (m *Manager) diffWorkspace(ctx context.Context, s *live) ([]api.Change, error) {
+func (ls layers) diffWorkspace(ctx context.Context, s *live) ([]api.Change, error) {
 	defer s.use()()
-	l, err := m.openLayer(s)
+	l, err := ls.open(s)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func page(d api.Diff, after string, limit int) api.Diff {
 
 // diffRoot reads the layer of the root as the engine writes it, without keeping
 // its files.
-func (m *Manager) diffRoot(ctx context.Context, s *live) ([]api.Change, error) {
+func (ls layers) diffRoot(ctx context.Context, s *live) ([]api.Change, error) {
 	s.mu.Lock()
 	info, below := s.info, s.image.Path
 	s.mu.Unlock()
@@ -137,7 +137,7 @@ func (m *Manager) diffRoot(ctx context.Context, s *live) ([]api.Change, error) {
 		_ = r.Close()
 		read <- result{changes, err}
 	}()
-	werr := m.writeRoot(ctx, s, w)
+	werr := ls.writeRoot(ctx, s, w)
 	_ = w.Close()
 	out := <-read
 	if werr != nil && !errors.Is(werr, syscall.EPIPE) { // that is about the reader
@@ -148,18 +148,18 @@ func (m *Manager) diffRoot(ctx context.Context, s *live) ([]api.Change, error) {
 
 // writeRoot has the engine write the layer of a root, and the sandbox be as one that
 // is paused until it has.
-func (m *Manager) writeRoot(ctx context.Context, s *live, w io.Writer) error {
+func (ls layers) writeRoot(ctx context.Context, s *live, w io.Writer) error {
 	defer s.use()()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	defer s.interruptible(cancel)()
-	still, err := m.standStill(ctx, s, w)
+	still, err := ls.m.pauser.standStill(ctx, s, w)
 	if err != nil {
 		return err
 	}
-	return m.goOn(s, still, nil)
+	return ls.m.pauser.goOn(s, still, nil)
 }
 
 // hiddenPaths returns the paths of a root at which Cloche puts something. What is created there,

@@ -46,7 +46,7 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 			m.log.Error("save record", "sandbox", s.id, "error", err)
 		}
 		m.tell(s, api.EventLost, end.reason)
-		m.poke()
+		m.reaper.poke()
 	} else {
 		end.reason = "the sandbox was ended"
 	}

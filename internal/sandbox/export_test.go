@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/sandbox/retry"
 )
 
 // EngineStateForTest reads what a record keeps of the engine.
@@ -30,7 +31,7 @@ func SetTrap(m *Manager, trap func(ctx context.Context, point string) error) { m
 // SetPace makes teardowns that fail be retried sooner. It is called before the
 // Manager is used.
 func SetPace(m *Manager, first, most time.Duration, burst int) {
-	m.pace = pace{first: first, most: most, burst: burst}
+	m.retrier.pace = retry.Pace{First: first, Most: most, Burst: burst}
 }
 
 // SetDeadlineGrace makes the daemon wait less for an agent that is late. It is called

@@ -19,11 +19,11 @@ import (
 // err. Its files are kept and its processes run on until it is removed by name. Without a
 // description that can be read it has the name of its directory, and no tenant: only the
 // operator sees it.
-func (m *Manager) unreadableSandbox(id, dir string, err error) *live {
+func (rc recovery) unreadableSandbox(id, dir string, err error) *live {
 	known, _ := readIdentity(dir)
 	info := known.Info
 	info.ID, info.Name, info.State = id, cmp.Or(info.Name, id), api.StateFailed
-	file := filepath.Join("owners", m.opts.Owner, "sandboxes", id, recordFile)
+	file := filepath.Join("owners", rc.m.opts.Owner, "sandboxes", id, recordFile)
 	why := "cannot be read"
 	if errors.Is(err, fs.ErrNotExist) {
 		why = "is missing"
@@ -36,24 +36,24 @@ func (m *Manager) unreadableSandbox(id, dir string, err error) *live {
 		}
 	}
 	s := &live{
-		id: id, tenant: info.Tenant, name: info.Name, profile: info.Profile, dir: dir, info: info, wake: m.poke, digest: known.KeyDigest,
+		id: id, tenant: info.Tenant, name: info.Name, profile: info.Profile, dir: dir, info: info, wake: rc.m.reaper.poke, digest: known.KeyDigest,
 		ended: make(chan struct{}), making: stage.CreationUnreadable, unreached: true,
 		lease: lease.New(info.CreatedAt, info.Limits, now()),
 	}
-	m.connect(s)
+	rc.m.connect(s)
 	return s
 }
 
 // listUnreadable puts a sandbox whose record cannot be read into the tables, and says so
 // once.
-func (m *Manager) listUnreadable(id, dir string, err error) {
-	s := m.unreadableSandbox(id, dir, err)
-	m.log.Error("the record of a sandbox cannot be read: it is kept, and listed as failed", "sandbox", id, "file", filepath.Join(dir, recordFile), "error", err)
-	m.claims.adopt(s)
-	m.list(s)
+func (rc recovery) listUnreadable(id, dir string, err error) {
+	s := rc.unreadableSandbox(id, dir, err)
+	rc.m.log.Error("the record of a sandbox cannot be read: it is kept, and listed as failed", "sandbox", id, "file", filepath.Join(dir, recordFile), "error", err)
+	rc.m.claims.adopt(s)
+	rc.m.list(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.tell(s, api.EventFailed, s.info.Reason)
+	rc.m.tell(s, api.EventFailed, s.info.Reason)
 }
 
 // list puts an adopted sandbox into the tables. Where another has its name, it is found by
@@ -69,16 +69,16 @@ func (m *Manager) list(s *live) {
 
 // endUnreached ends what may run of a sandbox whose instance this daemon does not have: its
 // record is lost, or it could not be reached when the daemon began. The caller holds s.ops.
-func (m *Manager) endUnreached(ctx context.Context, s *live) error {
+func (rt retrier) endUnreached(ctx context.Context, s *live) error {
 	s.mu.Lock()
 	needed, name := s.unreached, s.info.Engine
 	s.mu.Unlock()
 	if !needed {
 		return nil
 	}
-	engines := m.opts.Engines
+	engines := rt.m.opts.Engines
 	if name != "" {
-		eng := m.engineNamed(name)
+		eng := rt.m.engineNamed(name)
 		if eng == nil {
 			return api.Errorf(api.CodeUnavailable, "sandbox %s needs engine %q, which is not in this build", s.id, name)
 		}
@@ -87,7 +87,7 @@ func (m *Manager) endUnreached(ctx context.Context, s *live) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	for _, eng := range engines {
-		if err := eng.Sweep(ctx, m.opts.Owner, func(id string) bool { return id != s.id }); err != nil {
+		if err := eng.Sweep(ctx, rt.m.opts.Owner, func(id string) bool { return id != s.id }); err != nil {
 			return fmt.Errorf("end what engine %s runs of sandbox %s: %w", eng.Name(), s.id, err)
 		}
 	}

@@ -19,6 +19,7 @@ func TestUnreadableSandbox(t *testing.T) {
 	begun := now()
 	created, changed := begun.Add(-2*time.Hour), begun.Add(-time.Hour)
 	m := &Manager{opts: Options{Owner: "owner"}}
+	m.assign()
 	for name, c := range map[string]struct {
 		err                       error
 		described, gone           bool
@@ -50,7 +51,7 @@ func TestUnreadableSandbox(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s := m.unreadableSandbox("sb-x", dir, c.err)
+			s := m.recovery.unreadableSandbox("sb-x", dir, c.err)
 			info := s.snapshot()
 			if info.ID != "sb-x" || info.Name != c.wantName || info.Tenant != c.wantTenant || info.State != api.StateFailed {
 				t.Errorf("%+v", info)

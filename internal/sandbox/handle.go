@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/deadline"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
+	"github.com/cloche-dev/cloche/internal/sandbox/retry"
 )
 
 // handle is a sandbox as the packages below this one see it.
@@ -88,7 +89,7 @@ func (h handle) Removing() bool                               { return h.s.isRem
 func (h handle) Ended() <-chan struct{}                       { return h.s.ended }
 func (h handle) DiedWithin(err error) bool                    { return h.s.diedWithin(err) }
 func (h handle) Refusals() func() []api.EgressRefusal         { return h.s.refusals() }
-func (h handle) Measure()                                     { h.m.measureAfter(h.s) }
+func (h handle) Measure()                                     { h.m.workspaces.measureAfter(h.s) }
 func (h handle) SetDeadline(id string, timeout time.Duration) { h.s.deadlines.Set(id, timeout) }
 func (h handle) MeetDeadline(id string)                       { h.s.deadlines.Meet(id) }
 func (h handle) AskDeadline(id string, by int)                { h.s.deadlines.Ask(id, by) }
@@ -172,7 +173,7 @@ func (m *Manager) removeCutWrites(ctx context.Context, s *live) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	dir, err := m.workspaceOf(s)
+	dir, err := m.workspaces.open(s)
 	if err == nil {
 		err = errors.Join(dir.RemoveCutWrites(ctx), dir.Close())
 	}
@@ -180,4 +181,13 @@ func (m *Manager) removeCutWrites(ctx context.Context, s *live) {
 		m.log.Warn("remove what writes left that were cut off", "sandbox", s.id, "error", err)
 	}
 	s.cut.Store(false)
+}
+
+// assign makes the types that do a part of the work each.
+func (m *Manager) assign() {
+	m.claims = claims{m: m, byKey: map[nameKey]*claim{}}
+	m.layers, m.networks, m.pauser, m.recovery, m.refused = layers{m}, networks{m}, pauser{m}, recovery{m}, refusalReader{m}
+	m.reaper = reaper{m: m, wake: make(chan struct{}, 1)}
+	m.retrier = retrier{m: m, pace: retry.Teardown()}
+	m.workspaces = workspaces{m: m}
 }

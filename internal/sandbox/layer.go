@@ -48,20 +48,23 @@ func (c *creation) stageWorkspace(ctx context.Context, dir *workspace.Dir) error
 	return nil
 }
 
+// layers reads and settles what sandboxes changed: the layer over a workspace, and the root.
+type layers struct{ m *Manager }
+
 // layered is a sandbox's workspace and the layer above it.
 type layered struct {
 	*workspace.Layer
 	lower *workspace.Dir
 }
 
-// openLayer finds the layer of a sandbox. The caller closes lower.
-func (m *Manager) openLayer(s *live) (layered, error) {
+// open finds the layer of a sandbox. The caller closes lower.
+func (ls layers) open(s *live) (layered, error) {
 	info := s.snapshot()
 	if !info.Workspace.Layered {
 		return layered{}, api.Errorf(api.CodeState, "the workspace of sandbox %s is not layered: what it writes is not kept apart", info.Name).
 			WithHint("make the sandbox with workspace.layered, on the command line --layered")
 	}
-	lower, err := m.workspaceOf(s)
+	lower, err := ls.m.workspaces.open(s)
 	if err != nil {
 		return layered{}, err
 	}
@@ -76,7 +79,7 @@ func (m *Manager) openLayer(s *live) (layered, error) {
 // part of it, and says how much that was. A commit that has begun is finished, by
 // the next daemon if need be.
 func (m *Manager) CommitWorkspace(ctx context.Context, caller policy.Caller, ref string) (api.Diff, error) {
-	return m.settleLayer(ctx, caller, policy.VerbCommit, ref, func(l layered) error {
+	return m.layers.settle(ctx, caller, policy.VerbCommit, ref, func(l layered) error {
 		if err := m.at(ctx, "before commit"); err != nil {
 			return err
 		}
@@ -87,13 +90,13 @@ func (m *Manager) CommitWorkspace(ctx context.Context, caller policy.Caller, ref
 // RollbackWorkspace forgets what a sandbox that has ended wrote to its layered
 // workspace, and says how much that was.
 func (m *Manager) RollbackWorkspace(ctx context.Context, caller policy.Caller, ref string) (api.Diff, error) {
-	return m.settleLayer(ctx, caller, policy.VerbRollback, ref, func(l layered) error { return l.Discard(l.lower) })
+	return m.layers.settle(ctx, caller, policy.VerbRollback, ref, func(l layered) error { return l.Discard(l.lower) })
 }
 
-// settleLayer does one of the two. A mount cannot change what it is made of, so
+// settle does one of the two. A mount cannot change what it is made of, so
 // nothing of the sandbox may run any more.
-func (m *Manager) settleLayer(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, do func(layered) error) (api.Diff, error) {
-	s, err := m.find(caller, verb, ref)
+func (ls layers) settle(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, do func(layered) error) (api.Diff, error) {
+	s, err := ls.m.find(caller, verb, ref)
 	if err != nil {
 		return api.Diff{}, err
 	}
@@ -106,10 +109,10 @@ func (m *Manager) settleLayer(ctx context.Context, caller policy.Caller, verb po
 		return api.Diff{}, err
 	}
 	// A lost sandbox may have left something of its instance.
-	if err := m.release(ctx, s); err != nil {
+	if err := ls.m.release(ctx, s); err != nil {
 		return api.Diff{}, api.Errorf(api.CodeInternal, "sandbox %s has not ended wholly yet", s.name).WithHint("try again").WithCause(err)
 	}
-	l, err := m.openLayer(s)
+	l, err := ls.open(s)
 	if err != nil {
 		return api.Diff{}, err
 	}
@@ -135,7 +138,7 @@ func (s *live) mayOpenLayer() error {
 	case s.sealed || s.teardown.Removing():
 		return policy.NoSandbox(info.Name)
 	case !info.Workspace.Layered:
-		return nil // openLayer says so
+		return nil // open says so
 	case info.State == api.StateStopped, info.State == api.StateLost:
 		return nil
 	}
@@ -145,12 +148,12 @@ func (s *live) mayOpenLayer() error {
 
 // finishCommit goes on with a commit in which a daemon died. The caller holds s.ops,
 // or is the only one who knows s.
-func (m *Manager) finishCommit(s *live) error {
+func (ls layers) finishCommit(s *live) error {
 	info := s.snapshot()
 	if !info.Workspace.Layered || info.State == api.StateRunning || info.State == api.StatePaused {
 		return nil // a commit begins when it has ended
 	}
-	lower, err := m.workspaceOf(s)
+	lower, err := ls.m.workspaces.open(s)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it has gone with its layer
 	}
@@ -162,22 +165,22 @@ func (m *Manager) finishCommit(s *live) error {
 	if err != nil || !layer.Unfinished() {
 		return nil // it was never made, or nothing was begun
 	}
-	if err := layer.Commit(m.ctx, lower); err != nil {
+	if err := layer.Commit(ls.m.ctx, lower); err != nil {
 		return fmt.Errorf("finish commit of sandbox %s: %w", s.id, err)
 	}
-	m.log.Info("finished a commit that was interrupted", "sandbox", s.id)
+	ls.m.log.Info("finished a commit that was interrupted", "sandbox", s.id)
 	return nil
 }
 
-// dropLayer removes the layer of a sandbox that is being removed from the disk of its workspace,
+// drop removes the layer of a sandbox that is being removed from the disk of its workspace,
 // where it would use space of other sandboxes. Elsewhere it is removed with the sandbox's
 // directory. The caller holds s.ops.
-func (m *Manager) dropLayer(ctx context.Context, s *live) error {
+func (ls layers) drop(ctx context.Context, s *live) error {
 	ws := s.snapshot().Workspace
 	if !ws.Layered || ws.Name == "" || ws.Enforced != api.HeldByKernel || !s.isAnnounced() {
 		return nil
 	}
-	lower, err := m.workspaceOf(s)
+	lower, err := ls.m.workspaces.open(s)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -122,10 +122,16 @@ type Manager struct {
 	wg     sync.WaitGroup
 	// bg keeps background from adding to wg once Close waits for it.
 	bg sync.Mutex
-	// wake makes the reaper look at the leases again.
-	wake chan struct{}
-	// quotas watches the workspaces whose bounds no kernel enforces.
-	quotas *quota.Watch
+	// Each of these does a part of the work: see its type.
+	claims     claims
+	layers     layers
+	networks   networks
+	pauser     pauser
+	reaper     reaper
+	recovery   recovery
+	refused    refusalReader
+	retrier    retrier
+	workspaces workspaces
 	// trap, which only tests set, fails or hangs at a named point of a create or
 	// an end.
 	trap func(ctx context.Context, point string) error
@@ -135,15 +141,12 @@ type Manager struct {
 	deadlineGrace, deadlineLook time.Duration
 	// agentSilence is the value of the options, or the default.
 	agentSilence time.Duration
-	// pace is how teardowns that fail are retried.
-	pace pace
 	// closer is of directories of the host.
 	closer workspace.Closer
 	// limiter bounds how many sandboxes are created at once.
 	limiter *admission.Limiter
-	// tombstones are of the sandboxes that were removed, and claims the keys of those that exist.
+	// tombstones are of the sandboxes that were removed.
 	tombstones *tombstone.Store
-	claims     claims
 
 	mu     sync.Mutex
 	byID   map[string]*live
@@ -286,15 +289,15 @@ func New(opts Options) *Manager {
 	opts.Retention = opts.Retention.Filled()
 	opts.Admission = opts.Admission.Filled()
 	m := &Manager{
-		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
-		deadlineGrace: deadline.Grace, deadlineLook: deadline.Look, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), pace: teardownPace(), limiter: admission.New(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
-		claims: claims{byKey: map[nameKey]*claim{}},
-		byID:   map[string]*live{}, byName: map[nameKey]*live{},
+		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel,
+		deadlineGrace: deadline.Grace, deadlineLook: deadline.Look, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), limiter: admission.New(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
+		byID: map[string]*live{}, byName: map[nameKey]*live{},
 	}
+	m.assign()
 	m.Files = files.New(finder(m, func(s *live) files.Sandbox { return handle{m, s} }))
 	m.Runner = process.New(process.Options{
 		Context: ctx, Background: m.background, Logger: opts.Logger, Owner: opts.Owner, Retention: opts.Retention,
-		Wake: m.poke, Events: opts.Events,
+		Wake: m.reaper.poke, Events: opts.Events,
 		Redacted: func(p api.Process) api.Process { return secret.In(opts.Redact, p) },
 		Find:     finder(m, func(s *live) *process.Table { return &s.procs }),
 	})
@@ -303,8 +306,8 @@ func New(opts Options) *Manager {
 		Sockets: opts.EndpointSockets, Secrets: opts.Secrets, Redact: opts.Redact, Exchanged: opts.Exchanged,
 		Find: finder(m, func(s *live) *endpoints.Table { return &s.endpoints }),
 	})
-	m.wg.Go(m.reap)
-	m.quotas = quota.New(quota.Options{
+	m.wg.Go(m.reaper.reap)
+	m.workspaces.quotas = quota.New(quota.Options{
 		Context: ctx, Background: m.background, Logger: opts.Logger, Dir: m.sandboxesDir(),
 		Sandboxes: func() iter.Seq2[quota.Sandbox, *quota.State] {
 			return func(yield func(quota.Sandbox, *quota.State) bool) {
@@ -316,7 +319,7 @@ func New(opts Options) *Manager {
 			}
 		},
 	})
-	m.wg.Go(m.quotas.Run)
+	m.wg.Go(m.workspaces.quotas.Run)
 	return m
 }
 
@@ -554,7 +557,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	m.closed = true
 	m.mu.Unlock()
 	all := m.all()
-	err := m.stopAll(ctx, all)
+	err := m.reaper.stopAll(ctx, all)
 	m.bg.Lock()
 	m.cancel()
 	m.bg.Unlock()

@@ -18,27 +18,30 @@ import (
 // networkDir is where a sandbox's network keeps what outlives the daemon.
 const networkDir = "network"
 
-// place says whose way it is.
-func (m *Manager) place(s *live) network.Place {
+// networks opens, adopts and ends the networks of sandboxes.
+type networks struct{ m *Manager }
+
+// place says which sandbox a network is of, and what it needs from it.
+func (n networks) place(s *live) network.Place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return network.Place{
-		ID: s.id, Name: s.name, Hostname: hostname(s.name), Dir: filepath.Join(s.dir, networkDir), Grant: *s.grant, Opens: s.trusts, Secrets: s.placeholders(), Value: m.opts.Secrets,
-		Tell: func(rec api.EgressRecord) { m.tellEgress(s, rec) },
-		Ask:  m.asker(s),
+		ID: s.id, Name: s.name, Hostname: hostname(s.name), Dir: filepath.Join(s.dir, networkDir), Grant: *s.grant, Opens: s.trusts, Secrets: s.placeholders(), Value: n.m.opts.Secrets,
+		Tell: func(rec api.EgressRecord) { n.tellEgress(s, rec) },
+		Ask:  n.asker(s),
 	}
 }
 
 // asker asks for what no rule of a sandbox speaks of.
-func (m *Manager) asker(s *live) func(context.Context, egress.Asked) bool {
-	if m.opts.Ask == nil {
+func (n networks) asker(s *live) func(context.Context, egress.Asked) bool {
+	if n.m.opts.Ask == nil {
 		return nil
 	}
 	return func(ctx context.Context, a egress.Asked) bool {
-		if secret.In(m.opts.Redact, a) != a {
+		if secret.In(n.m.opts.Redact, a) != a {
 			return false // a rule with the value of a secret in it is not shown, so not approved
 		}
-		return m.opts.Ask(ctx, approval.Question{
+		return n.m.opts.Ask(ctx, approval.Question{
 			Tenant: s.tenant, Sandbox: s.id, SandboxName: s.name, Name: a.Name, Port: int(a.Port), Rule: a.Rule,
 		})
 	}
@@ -57,7 +60,7 @@ func (c *creation) openNetwork(ctx context.Context) error {
 	c.s.grant, c.s.trusts = &grant, c.permit.Opens()
 	c.s.info.Network = grant.Network()
 	c.s.mu.Unlock()
-	w, err := c.m.opts.Networks.Open(ctx, c.m.place(c.s))
+	w, err := c.m.opts.Networks.Open(ctx, c.m.networks.place(c.s))
 	if err != nil {
 		return err
 	}
@@ -65,7 +68,7 @@ func (c *creation) openNetwork(ctx context.Context) error {
 	c.s.network = w
 	c.s.mu.Unlock()
 	c.s.undo.Push("network", func(ctx context.Context) error {
-		c.m.endNetwork(ctx, c.s)
+		c.m.networks.end(ctx, c.s)
 		return nil
 	})
 	c.plan.Link = w.Link()
@@ -89,9 +92,9 @@ func (c *creation) handNetwork(ctx context.Context) error {
 	return c.s.network.Handed(ctx)
 }
 
-// adoptNetwork takes back the network of a sandbox that lives. One that cannot be taken
+// adopt takes back the network of a sandbox that lives. One that cannot be taken
 // back is lost: the sandbox goes on without a network, and says so.
-func (m *Manager) adoptNetwork(ctx context.Context, s *live) {
+func (n networks) adopt(ctx context.Context, s *live) {
 	s.mu.Lock()
 	lost := s.grant == nil || s.info.Degraded != "" || s.info.State == api.StateStopping || s.info.State == api.StateDeleting
 	s.mu.Unlock()
@@ -99,15 +102,15 @@ func (m *Manager) adoptNetwork(ctx context.Context, s *live) {
 		return
 	}
 	why := "this build has no network"
-	if m.opts.Networks != nil {
-		w, err := m.opts.Networks.Adopt(ctx, m.place(s))
+	if n.m.opts.Networks != nil {
+		w, err := n.m.opts.Networks.Adopt(ctx, n.place(s))
 		if err == nil {
 			s.mu.Lock()
 			s.network = w
 			s.mu.Unlock()
 			return
 		}
-		m.log.Error("recover the network of a sandbox; it goes on without", "sandbox", s.id, "error", err)
+		n.m.log.Error("recover the network of a sandbox; it goes on without", "sandbox", s.id, "error", err)
 		why = "what it had stored could not be read"
 		if errors.Is(err, network.ErrLost) {
 			why = "what held its link while no daemon ran has ended"
@@ -117,30 +120,30 @@ func (m *Manager) adoptNetwork(ctx context.Context, s *live) {
 	defer s.mu.Unlock()
 	s.info.Degraded = "its network is closed: " + why
 	if err := s.save(); err != nil {
-		m.log.Error("save record", "sandbox", s.id, "error", err)
+		n.m.log.Error("save record", "sandbox", s.id, "error", err)
 	}
-	m.tell(s, api.EventDegraded, s.info.Degraded)
+	n.m.tell(s, api.EventDegraded, s.info.Degraded)
 }
 
-// sweepNetworks lets go of the links of sandboxes that are no more.
-func (m *Manager) sweepNetworks(ctx context.Context) error {
-	if m.opts.Networks == nil {
+// sweep lets go of the links of sandboxes that are no more.
+func (n networks) sweep(ctx context.Context) error {
+	if n.m.opts.Networks == nil {
 		return nil
 	}
 	var keep []string
-	for _, s := range m.all() {
+	for _, s := range n.m.all() {
 		s.mu.Lock()
 		if s.network != nil {
 			keep = append(keep, s.id)
 		}
 		s.mu.Unlock()
 	}
-	return m.opts.Networks.Sweep(ctx, keep)
+	return n.m.opts.Networks.Sweep(ctx, keep)
 }
 
-// endNetwork ends the network of a sandbox whose instance is no more, and returns what
+// end ends the network of a sandbox whose instance is no more, and returns what
 // went through it. The log stays. The caller holds s.ops, or has a creation.
-func (m *Manager) endNetwork(ctx context.Context, s *live) api.EgressLimits {
+func (n networks) end(ctx context.Context, s *live) api.EgressLimits {
 	s.mu.Lock()
 	w := s.network
 	s.network = nil
@@ -150,7 +153,7 @@ func (m *Manager) endNetwork(ctx context.Context, s *live) api.EgressLimits {
 	}
 	defer await.For(ctx, "the sandbox's network or the holder of its link")()
 	if err := w.Close(); err != nil {
-		m.log.Warn("close network", "sandbox", s.id, "error", err)
+		n.m.log.Warn("close network", "sandbox", s.id, "error", err)
 	}
 	return w.Used()
 }
@@ -286,15 +289,15 @@ func (m *Manager) EgressLog(ctx context.Context, caller policy.Caller, verb poli
 }
 
 // tellEgress reports what left a sandbox or did not. It is called by one goroutine.
-func (m *Manager) tellEgress(s *live, rec api.EgressRecord) {
+func (n networks) tellEgress(s *live, rec api.EgressRecord) {
 	info := s.snapshot()
-	m.opts.Egress(info, rec)
+	n.m.opts.Egress(info, rec)
 	if rec.Kind != api.EgressRefused {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.opts.Events(api.Event{
+	n.m.opts.Events(api.Event{
 		Time: now(), Kind: api.EventEgressRefused, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Reason: rec.Reason, Rule: rec.Rule,
 		Egress: &api.EgressRefusal{
 			Time: rec.Time, Name: rec.Name, Port: rec.Port, Rule: rec.Rule, Reason: rec.Reason, Hint: rec.Hint, Allow: rec.Allow,

@@ -13,16 +13,19 @@ import (
 // pauseTimeout bounds each act of a pause or resume.
 const pauseTimeout = 15 * time.Second
 
+// pauser pauses and resumes sandboxes, for callers and for the moment in which a root is written.
+type pauser struct{ m *Manager }
+
 // Pause pauses every process of a sandbox until Resume. Its idle time and the timeouts of its
 // processes are paused too, and its lifetime continues. Pausing a paused sandbox is not an error.
 func (m *Manager) Pause(ctx context.Context, caller policy.Caller, ref string) (api.Sandbox, error) {
-	return m.change(ctx, caller, policy.VerbPause, ref, api.StatePaused, m.pause)
+	return m.change(ctx, caller, policy.VerbPause, ref, api.StatePaused, m.pauser.pause)
 }
 
 // Resume lets the processes of a paused sandbox go on. Resuming what runs is no
 // error.
 func (m *Manager) Resume(ctx context.Context, caller policy.Caller, ref string) (api.Sandbox, error) {
-	return m.change(ctx, caller, policy.VerbResume, ref, api.StateRunning, m.resume)
+	return m.change(ctx, caller, policy.VerbResume, ref, api.StateRunning, m.pauser.resume)
 }
 
 // change takes a sandbox from running to paused or back, with do. What was begun
@@ -91,41 +94,41 @@ func (s *live) settle(to api.State, unsettled bool) error {
 }
 
 // pause stops the agent's timers and then everything. The caller holds s.ops.
-func (m *Manager) pause(ctx context.Context, s *live, p engine.Pauser) error {
+func (pr pauser) pause(ctx context.Context, s *live, p engine.Pauser) error {
 	if err := s.settle(api.StateRunning, true); err != nil {
 		return err
 	}
-	err := m.at(ctx, "before hold")
+	err := pr.m.at(ctx, "before hold")
 	if err == nil {
-		err = m.holdTimers(ctx, s, true)
+		err = pr.holdTimers(ctx, s, true)
 	}
 	if err == nil {
 		// From here on calls are refused, and calls in progress are paused.
 		err = s.settle(api.StatePaused, true)
 	}
 	if err == nil {
-		err = m.at(ctx, "before pause")
+		err = pr.m.at(ctx, "before pause")
 	}
 	if err == nil {
 		err = driven(ctx, s, p.Pause)
 	}
 	if err == nil {
-		err = m.at(ctx, "after pause")
+		err = pr.m.at(ctx, "after pause")
 	}
 	if err != nil {
-		return m.pauseFailed(ctx, s, p, err)
+		return pr.pauseFailed(ctx, s, p, err)
 	}
 	s.mu.Lock()
 	s.lease.Pause(now())
-	m.tell(s, api.EventPaused, "")
+	pr.m.tell(s, api.EventPaused, "")
 	s.mu.Unlock()
 	// It is paused. A daemon that finds the older record makes it run again.
-	m.settleAfter(s, api.StatePaused)
+	pr.settleAfter(s, api.StatePaused)
 	return nil
 }
 
 // pauseFailed makes a sandbox run again that could not be paused.
-func (m *Manager) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cause error) error {
+func (pr pauser) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cause error) error {
 	s.mu.Lock()
 	tried := s.info.State == api.StatePaused
 	s.mu.Unlock()
@@ -133,36 +136,36 @@ func (m *Manager) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cau
 		if err := driven(ctx, s, p.Resume); err != nil {
 			// It stays paused, as far as is known, until it is resumed in the background,
 			// by a caller, by a stop, or by the next daemon.
-			m.log.Error("resume after a pause that failed", "sandbox", s.id, "error", err)
+			pr.m.log.Error("resume after a pause that failed", "sandbox", s.id, "error", err)
 			s.mu.Lock()
 			s.lease.Pause(now())
 			s.mu.Unlock()
-			m.resumeLater(s, p)
+			pr.resumeLater(s, p)
 			return pauseError(s, "paused", cause)
 		}
 		s.mu.Lock()
 		_ = s.move(api.StateRunning, "") // unless it died
 		s.mu.Unlock()
 	}
-	if err := m.holdTimers(ctx, s, false); err != nil {
-		m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
+	if err := pr.holdTimers(ctx, s, false); err != nil {
+		pr.m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
 	}
-	m.settleAfter(s, api.StateRunning)
+	pr.settleAfter(s, api.StateRunning)
 	return pauseError(s, "paused", cause)
 }
 
 // resume lets everything go on, and then the agent's timers. A record that cannot be
 // written does not keep a sandbox paused: it is written later. The caller holds s.ops.
-func (m *Manager) resume(ctx context.Context, s *live, p engine.Pauser) error {
+func (pr pauser) resume(ctx context.Context, s *live, p engine.Pauser) error {
 	if err := s.settle(api.StatePaused, true); err != nil {
-		m.log.Warn("resume a sandbox that cannot be put on record now", "sandbox", s.id, "error", err)
+		pr.m.log.Warn("resume a sandbox that cannot be put on record now", "sandbox", s.id, "error", err)
 	}
-	err := m.at(ctx, "before resume")
+	err := pr.m.at(ctx, "before resume")
 	if err == nil {
 		err = driven(ctx, s, p.Resume)
 	}
 	if err == nil {
-		err = m.at(ctx, "after resume")
+		err = pr.m.at(ctx, "after resume")
 	}
 	if err != nil {
 		return pauseError(s, "resumed", err)
@@ -171,47 +174,47 @@ func (m *Manager) resume(ctx context.Context, s *live, p engine.Pauser) error {
 	s.lease.Resume(now())
 	err = s.move(api.StateRunning, "")
 	if err == nil {
-		m.tell(s, api.EventResumed, "")
+		pr.m.tell(s, api.EventResumed, "")
 	}
 	s.mu.Unlock()
-	m.poke()
+	pr.m.reaper.poke()
 	if err != nil {
 		return err // it died
 	}
-	if err := m.holdTimers(ctx, s, false); err != nil {
-		m.releaseTimers(s)
+	if err := pr.holdTimers(ctx, s, false); err != nil {
+		pr.releaseTimers(s)
 	}
 	s.oweResume(false)
-	m.settleAfter(s, api.StateRunning)
+	pr.settleAfter(s, api.StateRunning)
 	return nil
 }
 
 // settleAfter puts on record that a sandbox is in a state, now or, where that fails, as
 // soon as it can be, unless it has left the state by then. The caller holds s.ops.
-func (m *Manager) settleAfter(s *live, state api.State) {
+func (pr pauser) settleAfter(s *live, state api.State) {
 	settled := func() bool {
 		if s.snapshot().State != state {
 			return true // what changed it was put on record
 		}
 		err := s.settle(state, false)
 		if err != nil {
-			m.log.Error("save record; it is tried again", "sandbox", s.id, "state", state, "error", err)
+			pr.m.log.Error("save record; it is tried again", "sandbox", s.id, "state", state, "error", err)
 		}
 		return err == nil
 	}
 	if settled() {
 		return
 	}
-	m.repeatedly(s, settled)
+	pr.repeatedly(s, settled)
 }
 
 // resumeLater resumes, in the background, a sandbox that no caller paused and that could not be
 // resumed. The caller holds s.ops.
-func (m *Manager) resumeLater(s *live, p engine.Pauser) {
+func (pr pauser) resumeLater(s *live, p engine.Pauser) {
 	if s.snapshot().State != api.StatePaused || !s.oweResume(true) {
 		return
 	}
-	m.repeatedly(s, func() bool {
+	pr.repeatedly(s, func() bool {
 		s.mu.Lock()
 		due := s.owed && s.info.State == api.StatePaused
 		s.mu.Unlock()
@@ -219,9 +222,9 @@ func (m *Manager) resumeLater(s *live, p engine.Pauser) {
 			s.oweResume(false)
 			return true
 		}
-		err := m.resume(m.ctx, s, p)
+		err := pr.resume(pr.m.ctx, s, p)
 		if err != nil {
-			m.log.Error("resume a sandbox that was not to stay paused; it is tried again", "sandbox", s.id, "error", err)
+			pr.m.log.Error("resume a sandbox that was not to stay paused; it is tried again", "sandbox", s.id, "error", err)
 		}
 		return err == nil
 	})
@@ -239,11 +242,11 @@ func (s *live) oweResume(owed bool) (changed bool) {
 
 // repeatedly calls done in the background, holding s.ops, until it is true or the
 // sandbox or the Manager has ended.
-func (m *Manager) repeatedly(s *live, done func() bool) {
-	m.background(func() {
+func (pr pauser) repeatedly(s *live, done func() bool) {
+	pr.m.background(func() {
 		for wait := retryMin; ; wait = min(2*wait, retryMax) {
 			select {
-			case <-m.ctx.Done():
+			case <-pr.m.ctx.Done():
 				return
 			case <-s.ended:
 				return
@@ -261,7 +264,7 @@ func (m *Manager) repeatedly(s *live, done func() bool) {
 
 // thaw resumes a paused sandbox that is being stopped, so that its processes can
 // hear of it.
-func (m *Manager) thaw(ctx context.Context, s *live) {
+func (pr pauser) thaw(ctx context.Context, s *live) {
 	s.mu.Lock()
 	p, ok := s.inst.(engine.Pauser)
 	ok = ok && (s.lease.Paused || s.unsettled)
@@ -271,27 +274,27 @@ func (m *Manager) thaw(ctx context.Context, s *live) {
 		return
 	}
 	if err := driven(ctx, s, p.Resume); err != nil {
-		m.log.Warn("resume before a stop", "sandbox", s.id, "error", err)
+		pr.m.log.Warn("resume before a stop", "sandbox", s.id, "error", err)
 		return
 	}
-	if err := m.holdTimers(ctx, s, false); err != nil {
-		m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
+	if err := pr.holdTimers(ctx, s, false); err != nil {
+		pr.m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
 	}
 }
 
 // holdTimers tells the agent whether its timers are paused, as the daemon's deadlines behind them
 // are. An agent that is too old for that keeps them running.
-func (m *Manager) holdTimers(ctx context.Context, s *live, hold bool) error {
+func (pr pauser) holdTimers(ctx context.Context, s *live, hold bool) error {
 	s.deadlines.Hold(hold)
 	return bounded(ctx, pauseTimeout, func(ctx context.Context) error {
-		client, err := m.agentOf(ctx, s)
+		client, err := pr.m.agentOf(ctx, s)
 		if err != nil {
 			return err
 		}
 		if err := client.HoldTimers(ctx, hold); !errors.Is(err, api.ErrUnsupported) {
 			return err
 		}
-		m.log.Info("the agent is too old to hold its timers", "sandbox", s.id)
+		pr.m.log.Info("the agent is too old to hold its timers", "sandbox", s.id)
 		return nil
 	})
 }
@@ -301,14 +304,14 @@ const retryMin, retryMax = time.Second, time.Minute
 
 // releaseTimers lets the timers of a running sandbox go on, in the background,
 // until the agent has heard of it.
-func (m *Manager) releaseTimers(s *live) {
-	m.repeatedly(s, func() bool {
+func (pr pauser) releaseTimers(s *live) {
+	pr.repeatedly(s, func() bool {
 		if s.snapshot().State != api.StateRunning {
 			return true // the next resume does it
 		}
-		err := m.holdTimers(m.ctx, s, false)
+		err := pr.holdTimers(pr.m.ctx, s, false)
 		if err != nil {
-			m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
+			pr.m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
 		}
 		return err == nil
 	})

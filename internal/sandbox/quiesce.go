@@ -72,7 +72,7 @@ func (p *quiesce) end(err error) {
 
 // standStill pauses the processes of a running sandbox, so that its root can be written to w. The
 // caller holds s.ops and calls goOn.
-func (m *Manager) standStill(ctx context.Context, s *live, w io.Writer) (*quiesce, error) {
+func (pr pauser) standStill(ctx context.Context, s *live, w io.Writer) (*quiesce, error) {
 	s.mu.Lock()
 	info, inst := s.info, s.inst
 	s.mu.Unlock()
@@ -89,12 +89,12 @@ func (m *Manager) standStill(ctx context.Context, s *live, w io.Writer) (*quiesc
 		return nil, api.Errorf(api.CodeUnsupported, "engine %s cannot show what was changed in a root", info.Engine)
 	}
 	if root.HoldsFiles() {
-		if err := m.checkRootFits(ctx, s, info); err != nil {
+		if err := pr.checkRootFits(ctx, s, info); err != nil {
 			return nil, err
 		}
 	}
 	still := &quiesce{inst: pauser, root: root, w: w, ctx: ctx, proceed: make(chan error, 1), done: make(chan struct{})}
-	return still, m.pauseForNow(ctx, s, still)
+	return still, pr.pauseForNow(ctx, s, still)
 }
 
 // rootShare is the part of a sandbox's memory that one file of its root may have:
@@ -104,7 +104,7 @@ const rootShare = 2
 
 // checkRootFits refuses what the sandbox would die of. What runs inside can still
 // bring that about, to itself alone.
-func (m *Manager) checkRootFits(ctx context.Context, s *live, info api.Sandbox) error {
+func (pr pauser) checkRootFits(ctx context.Context, s *live, info api.Sandbox) error {
 	most := info.Limits.MemoryBytes
 	if most == 0 {
 		most = hostfile.Memory()
@@ -114,7 +114,7 @@ func (m *Manager) checkRootFits(ctx context.Context, s *live, info api.Sandbox) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	client, err := m.agentOf(ctx, s)
+	client, err := pr.m.agentOf(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -160,9 +160,9 @@ func shorten(p string) string {
 
 // pauseForNow pauses a sandbox that a next daemon would have to resume. The caller
 // holds s.ops and calls resumeNow.
-func (m *Manager) pauseForNow(ctx context.Context, s *live, p engine.Pauser) error {
+func (pr pauser) pauseForNow(ctx context.Context, s *live, p engine.Pauser) error {
 	s.stand(true)
-	err := m.pause(context.WithoutCancel(ctx), s, p)
+	err := pr.pause(context.WithoutCancel(ctx), s, p)
 	if err != nil {
 		s.stand(false)
 	}
@@ -171,11 +171,11 @@ func (m *Manager) pauseForNow(ctx context.Context, s *live, p engine.Pauser) err
 
 // resumeNow takes back pauseForNow. It goes on when ctx ends; what fails is tried again
 // in the background.
-func (m *Manager) resumeNow(ctx context.Context, s *live, p engine.Pauser) error {
+func (pr pauser) resumeNow(ctx context.Context, s *live, p engine.Pauser) error {
 	s.stand(false)
-	err := m.resume(context.WithoutCancel(ctx), s, p)
+	err := pr.resume(context.WithoutCancel(ctx), s, p)
 	if err != nil {
-		m.resumeLater(s, p)
+		pr.resumeLater(s, p)
 	}
 	return err
 }
@@ -194,11 +194,11 @@ func rootGone(info api.Sandbox) error {
 
 // goOn lets the root be written, unless something has gone wrong meanwhile, and the
 // sandbox go on. The caller holds s.ops.
-func (m *Manager) goOn(s *live, still *quiesce, err error) error {
+func (pr pauser) goOn(s *live, still *quiesce, err error) error {
 	still.end(err)
 	<-still.done
-	if rerr := m.resumeNow(still.ctx, s, still); rerr != nil {
-		m.log.Error("go on after a standstill", "sandbox", s.id, "error", rerr)
+	if rerr := pr.resumeNow(still.ctx, s, still); rerr != nil {
+		pr.m.log.Error("go on after a standstill", "sandbox", s.id, "error", rerr)
 		if still.err == nil {
 			return rerr
 		}

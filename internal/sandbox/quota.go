@@ -28,14 +28,16 @@ func (h handle) Bounds() (workspace.Bounds, bool) {
 }
 
 // Count implements quota.Sandbox.
-func (h handle) Count(limit workspace.Bounds) (workspace.Taken, error) { return h.m.take(h.s, limit) }
+func (h handle) Count(limit workspace.Bounds) (workspace.Taken, error) {
+	return h.m.workspaces.take(h.s, limit)
+}
 
 // Exceeded implements quota.Sandbox.
-func (h handle) Exceeded(err *api.Error) { h.m.overfull(h.s, err) }
+func (h handle) Exceeded(err *api.Error) { h.m.workspaces.overfull(h.s, err) }
 
 // take counts the workspace and the layer over it.
-func (m *Manager) take(s *live, limit workspace.Bounds) (workspace.Taken, error) {
-	dir, err := m.workspaceOf(s)
+func (wk workspaces) take(s *live, limit workspace.Bounds) (workspace.Taken, error) {
+	dir, err := wk.open(s)
 	if err != nil {
 		return workspace.Taken{}, err
 	}
@@ -51,29 +53,29 @@ func (m *Manager) take(s *live, limit workspace.Bounds) (workspace.Taken, error)
 			dirs = append(dirs, layer)
 		}
 	}
-	return workspace.Take(m.ctx, limit, dirs, m.processesOf(s))
+	return workspace.Take(wk.m.ctx, limit, dirs, wk.processesOf(s))
 }
 
 // processesOf are the processes of the host that may hold files of a sandbox.
-func (m *Manager) processesOf(s *live) []int {
+func (wk workspaces) processesOf(s *live) []int {
 	s.mu.Lock()
 	held, ok := s.inst.(engine.FileHolder)
 	s.mu.Unlock()
 	if !ok {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(wk.m.ctx, callTimeout)
 	defer cancel()
 	pids, err := held.FileHolders(ctx)
 	if err != nil {
-		m.log.Debug("list who has files of a sandbox", "sandbox", s.id, "error", err)
+		wk.m.log.Debug("list who has files of a sandbox", "sandbox", s.id, "error", err)
 	}
 	return pids
 }
 
 // overfull stops a sandbox whose workspace holds more than it may, at once: a grace would
 // be time to write more. What it wrote is kept, unless the disk is about to be full.
-func (m *Manager) overfull(s *live, over *api.Error) {
+func (wk workspaces) overfull(s *live, over *api.Error) {
 	over.Quota.Phase = api.QuotaDuring
 	over.TerminalReason = api.EndedQuota
 	over.Message += ", so the sandbox was stopped; limits.disk_bytes and workspace.size_bytes allow more"
@@ -85,16 +87,16 @@ func (m *Manager) overfull(s *live, over *api.Error) {
 	s.excess = over
 	s.info.TerminalReason = api.EndedQuota
 	s.mu.Unlock()
-	m.log.Warn("stop a sandbox for what its workspace holds", "sandbox", s.id, "error", over)
+	wk.m.log.Warn("stop a sandbox for what its workspace holds", "sandbox", s.id, "error", over)
 	w := why{cause: api.EndedQuota, text: over.Message}
-	if left, err := workspace.SpaceAt(m.sandboxesDir()); err == nil && left.FreeBytes < left.TotalBytes/diskReserve {
+	if left, err := workspace.SpaceAt(wk.m.sandboxesDir()); err == nil && left.FreeBytes < left.TotalBytes/diskReserve {
 		w.text = fmt.Sprintf("%s, and left %d bytes of the disk free", over.Message, left.FreeBytes)
-		if _, err := m.remove(m.ctx, s, w); err != nil {
-			m.log.Error("remove a sandbox that has filled the disk; it is being retried", "sandbox", s.id, "error", err)
+		if _, err := wk.m.remove(wk.m.ctx, s, w); err != nil {
+			wk.m.log.Error("remove a sandbox that has filled the disk; it is being retried", "sandbox", s.id, "error", err)
 		}
 		return
 	}
-	if _, err := m.end(m.ctx, s, w, nil); err != nil {
-		m.log.Error("stop a sandbox for what its workspace holds; it is being retried", "sandbox", s.id, "error", err)
+	if _, err := wk.m.end(wk.m.ctx, s, w, nil); err != nil {
+		wk.m.log.Error("stop a sandbox for what its workspace holds; it is being retried", "sandbox", s.id, "error", err)
 	}
 }

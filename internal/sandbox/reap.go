@@ -20,6 +20,13 @@ const maxNap = time.Minute
 // maxStops bounds the ends that wait for their grace at once.
 const maxStops = 64
 
+// reaper ends sandboxes whose leases have ended, and forgets what was kept of ended ones for long enough.
+type reaper struct {
+	m *Manager
+	// wake makes it look at the leases again.
+	wake chan struct{}
+}
+
 // use counts one use of the sandbox, which holds its idle time until release is
 // called. Calling release again does nothing.
 func (s *live) use() (release func()) {
@@ -60,7 +67,7 @@ func (m *Manager) Extend(caller policy.Caller, ref string, permit policy.ExtendP
 	if err != nil {
 		return api.Sandbox{}, err
 	}
-	defer m.poke()
+	defer m.reaper.poke()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.leased() || s.teardown != stage.TeardownNone {
@@ -107,17 +114,17 @@ func (m *Manager) Hold(caller policy.Caller, ref string) (release func(), err er
 		last := s.holders == 0
 		s.mu.Unlock()
 		if last {
-			m.removeLater(s, why{cause: api.EndedLease, text: "the connection that held it is gone"})
+			m.reaper.removeLater(s, why{cause: api.EndedLease, text: "the connection that held it is gone"})
 		}
 	}), nil
 }
 
 // removeLater removes a sandbox in the background, and goes on until it is gone.
 // A Manager that closes leaves it to the next Recover.
-func (m *Manager) removeLater(s *live, w why) {
-	m.background(func() {
-		if _, err := m.remove(m.ctx, s, w); err != nil {
-			m.log.Error("remove sandbox", "sandbox", s.id, "error", err)
+func (r reaper) removeLater(s *live, w why) {
+	r.m.background(func() {
+		if _, err := r.m.remove(r.m.ctx, s, w); err != nil {
+			r.m.log.Error("remove sandbox", "sandbox", s.id, "error", err)
 		}
 	})
 }
@@ -134,30 +141,30 @@ func (m *Manager) background(f func()) (runs bool) {
 }
 
 // poke makes the reaper look again, and the watch of workspaces with it.
-func (m *Manager) poke() {
+func (r reaper) poke() {
 	select {
-	case m.wake <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default: // it is about to
 	}
-	m.quotas.Wake()
+	r.m.workspaces.quotas.Wake()
 }
 
 // reap ends the sandboxes whose lease is over and forgets the ended ones that
 // are not kept any longer, until the Manager closes. One timer waits for
 // whatever is due first.
-func (m *Manager) reap() {
+func (r reaper) reap() {
 	timer := time.NewTimer(maxNap)
 	defer timer.Stop()
 	for {
-		next := m.reapDue()
+		next := r.reapDue()
 		timer.Stop()
 		if !next.IsZero() {
 			timer.Reset(min(max(0, next.Sub(now())), maxNap))
 		}
 		select {
-		case <-m.ctx.Done():
+		case <-r.m.ctx.Done():
 			return
-		case <-m.wake:
+		case <-r.wake:
 		case <-timer.C:
 		}
 	}
@@ -165,19 +172,19 @@ func (m *Manager) reap() {
 
 // reapDue does what is due now, and says when something will be; a zero time
 // is never. What it cannot do in a moment it leaves to goroutines of their own.
-func (m *Manager) reapDue() (next time.Time) {
+func (r reaper) reapDue() (next time.Time) {
 	sooner := func(at time.Time) {
 		if next.IsZero() || at.Before(next) {
 			next = at
 		}
 	}
 	var ended []retention.Ended[*live]
-	for _, s := range m.all() {
+	for _, s := range r.m.all() {
 		s.mu.Lock()
 		switch {
 		case s.teardown != stage.TeardownNone || s.making == stage.CreationUnreadable:
 		case s.info.State == api.StateRunning || s.info.State == api.StatePaused:
-			if at, ok := m.reapLease(s); ok {
+			if at, ok := r.reapLease(s); ok {
 				sooner(at)
 			}
 		case s.info.StoppedAt == nil || s.info.State != api.StateStopped && s.info.State != api.StateLost:
@@ -187,7 +194,7 @@ func (m *Manager) reapDue() (next time.Time) {
 				sooner(at)
 			} else {
 				s.teardown.Step(stage.TeardownDue)
-				m.removeLater(s, why{cause: api.EndedLease, text: "it is transient and has ended"})
+				r.removeLater(s, why{cause: api.EndedLease, text: "it is transient and has ended"})
 			}
 		default:
 			ended = append(ended, retention.Ended[*live]{At: *s.info.StoppedAt, Thing: s})
@@ -200,36 +207,36 @@ func (m *Manager) reapDue() (next time.Time) {
 			}
 		}
 	}
-	if at := m.tombstones.Expire(now()); !at.IsZero() {
+	if at := r.m.tombstones.Expire(now()); !at.IsZero() {
 		sooner(at)
 	}
-	gone, at := retention.Select(m.opts.Retention, ended, now())
+	gone, at := retention.Select(r.m.opts.Retention, ended, now())
 	if !at.IsZero() {
 		sooner(at)
 	}
 	if len(gone) > 0 {
-		m.forgetEnded(gone)
+		r.forgetEnded(gone)
 	}
 	return next
 }
 
 // reapLease does what is due for one sandbox that is leased, and says when it
 // must be looked at again. The caller holds s.mu.
-func (m *Manager) reapLease(s *live) (next time.Time, ok bool) {
+func (r reaper) reapLease(s *live) (next time.Time, ok bool) {
 	t := now()
 	end, ok := s.lease.End(t)
 	switch {
 	case ok && !t.Before(end.At):
 		s.teardown.Step(stage.TeardownDue)
-		m.log.Info("lease is over", "sandbox", s.id, "reason", end.Reason)
-		m.background(func() { m.expire(s, why{cause: end.Cause, text: end.Reason}) })
+		r.m.log.Info("lease is over", "sandbox", s.id, "reason", end.Reason)
+		r.m.background(func() { r.expire(s, why{cause: end.Cause, text: end.Reason}) })
 		return time.Time{}, false
 	case ok && s.lease.Warn(end, t):
-		m.tellExpiring(s, end)
+		r.m.tellExpiring(s, end)
 	}
 	if s.lease.Unsaved(t) {
 		if err := s.save(); err != nil {
-			m.log.Error("save the last use", "sandbox", s.id, "error", err)
+			r.m.log.Error("save the last use", "sandbox", s.id, "error", err)
 			s.lease.Saved = t // not again at once
 		}
 	}
@@ -237,36 +244,36 @@ func (m *Manager) reapLease(s *live) (next time.Time, ok bool) {
 }
 
 // expire ends a sandbox whose lease is over; what fails is retried.
-func (m *Manager) expire(s *live, w why) {
+func (r reaper) expire(s *live, w why) {
 	var err error
 	if s.snapshot().Transient {
-		_, err = m.remove(m.ctx, s, w)
+		_, err = r.m.remove(r.m.ctx, s, w)
 	} else {
-		_, err = m.end(m.ctx, s, w, m.graceful(s, defaultGrace))
+		_, err = r.m.end(r.m.ctx, s, w, r.m.graceful(s, defaultGrace))
 	}
 	if err != nil {
-		m.log.Error("end a sandbox whose lease is over", "sandbox", s.id, "error", err)
+		r.m.log.Error("end a sandbox whose lease is over", "sandbox", s.id, "error", err)
 	}
 	s.mu.Lock()
 	s.teardown.Step(stage.TeardownNone) // from here on it is one of the ended
 	s.mu.Unlock()
-	m.poke()
+	r.poke()
 }
 
 // forgetEnded removes ended sandboxes, one after the other: there may be many.
-func (m *Manager) forgetEnded(gone []retention.Ended[*live]) {
+func (r reaper) forgetEnded(gone []retention.Ended[*live]) {
 	for _, g := range gone {
 		g.Thing.mu.Lock()
 		g.Thing.teardown.Step(stage.TeardownDue)
 		g.Thing.mu.Unlock()
 	}
-	m.background(func() {
+	r.m.background(func() {
 		for _, g := range gone {
-			if m.ctx.Err() != nil {
+			if r.m.ctx.Err() != nil {
 				return
 			}
-			if _, err := m.remove(m.ctx, g.Thing, why{cause: api.EndedDeleted, text: "it ended at " + g.At.Format(time.RFC3339) + " and is not kept any longer"}); err != nil {
-				m.log.Error("remove an ended sandbox", "sandbox", g.Thing.id, "error", err)
+			if _, err := r.m.remove(r.m.ctx, g.Thing, why{cause: api.EndedDeleted, text: "it ended at " + g.At.Format(time.RFC3339) + " and is not kept any longer"}); err != nil {
+				r.m.log.Error("remove an ended sandbox", "sandbox", g.Thing.id, "error", err)
 			}
 		}
 	})
@@ -274,30 +281,30 @@ func (m *Manager) forgetEnded(gone []retention.Ended[*live]) {
 
 // stopAll ends, in parallel, what must not outlive an orderly shutdown. The end
 // of ctx cuts the grace short.
-func (m *Manager) stopAll(ctx context.Context, all []*live) error {
+func (r reaper) stopAll(ctx context.Context, all []*live) error {
 	errs := make(chan error, len(all))
 	limit := make(chan struct{}, maxStops)
 	var wg sync.WaitGroup
-	m.mu.Lock()
-	homeless := m.homeless
-	m.mu.Unlock()
+	r.m.mu.Lock()
+	homeless := r.m.homeless
+	r.m.mu.Unlock()
 	for _, s := range all {
 		var stop func() error
 		switch info := s.snapshot(); {
 		case homeless:
 			stop = func() error {
-				_, err := m.end(ctx, s, why{cause: api.EndedShutdown, text: homelessReason}, nil)
+				_, err := r.m.end(ctx, s, why{cause: api.EndedShutdown, text: homelessReason}, nil)
 				return err
 			}
-		case m.opts.Ephemeral, s.ownerless():
-			stop = func() error { return m.removeFor(ctx, s, why{cause: api.EndedShutdown}) }
+		case r.m.opts.Ephemeral, s.ownerless():
+			stop = func() error { return r.m.removeFor(ctx, s, why{cause: api.EndedShutdown}) }
 		case info.State != api.StateRunning && info.State != api.StatePaused, info.Persistent:
 			continue
 		case info.Transient:
-			stop = func() error { return m.removeFor(ctx, s, why{cause: api.EndedShutdown, text: shutdownReason}) }
+			stop = func() error { return r.m.removeFor(ctx, s, why{cause: api.EndedShutdown, text: shutdownReason}) }
 		default:
 			stop = func() error {
-				_, err := m.end(ctx, s, why{cause: api.EndedShutdown, text: shutdownReason}, m.graceful(s, defaultGrace))
+				_, err := r.m.end(ctx, s, why{cause: api.EndedShutdown, text: shutdownReason}, r.m.graceful(s, defaultGrace))
 				return err
 			}
 		}

@@ -18,7 +18,7 @@ import (
 // maxParallel bounds the sandboxes that are adopted at once.
 const maxParallel = 8
 
-// Recover finds the fixture of an earlier daemon again: it adopts what lives,
+// Recover finds the sandboxes of an earlier daemon again: it adopts what lives,
 // marks what died as lost, finishes the ends and removals that were begun, and
 // removes what a creation left half done. What has no record that can be read is kept, and
 // listed as failed. It is called once, before anything
@@ -46,7 +46,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 		limit <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-limit }()
-			m.reconcile(ctx, id, &found)
+			m.recovery.reconcile(ctx, id, &found)
 		})
 	}
 	wg.Wait()
@@ -56,15 +56,18 @@ func (m *Manager) Recover(ctx context.Context) error {
 			found.errs = append(found.errs, fmt.Errorf("sweep engine %s: %w", eng.Name(), err))
 		}
 	}
-	if err := m.sweepNetworks(ctx); err != nil {
+	if err := m.networks.sweep(ctx); err != nil {
 		found.errs = append(found.errs, fmt.Errorf("sweep links: %w", err))
 	}
-	if err := m.sweepWorkspaces(); err != nil {
+	if err := m.workspaces.sweep(); err != nil {
 		found.errs = append(found.errs, fmt.Errorf("sweep workspaces: %w", err))
 	}
-	m.poke()
+	m.reaper.poke()
 	return errors.Join(found.errs...)
 }
+
+// recovery adopts the sandboxes of an earlier daemon.
+type recovery struct{ m *Manager }
 
 // finds is what a Recover has found so far.
 type finds struct {
@@ -93,8 +96,8 @@ func (f *finds) failed(err error) {
 }
 
 // reconcile does what one directory needs.
-func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
-	dir := filepath.Join(m.sandboxesDir(), id)
+func (rc recovery) reconcile(ctx context.Context, id string, found *finds) {
+	dir := filepath.Join(rc.m.sandboxesDir(), id)
 	r, err := readRecord(dir)
 	if err != nil && unfinished(dir) {
 		if err := clearDir(dir); err != nil {
@@ -103,57 +106,57 @@ func (m *Manager) reconcile(ctx context.Context, id string, found *finds) {
 		return
 	}
 	if err != nil {
-		m.listUnreadable(id, dir, err)
-		found.keepsEverywhere(m.opts.Engines, id)
+		rc.listUnreadable(id, dir, err)
+		found.keepsEverywhere(rc.m.opts.Engines, id)
 		return
 	}
 	if err := established(dir); err != nil {
-		m.log.Warn("mark a sandbox as created", "sandbox", id, "error", err)
+		rc.m.log.Warn("mark a sandbox as created", "sandbox", id, "error", err)
 	}
-	s, err := m.adopt(ctx, id, dir, r)
+	s, err := rc.adopt(ctx, id, dir, r)
 	if err == nil {
 		s.procs.Adopt()
 	}
-	m.claims.adopt(s)
-	m.list(s)
+	rc.m.claims.adopt(s)
+	rc.m.list(s)
 	if err != nil {
 		// What cannot be reached now may be later, by another build or when the machine
 		// has recovered: nothing of it is swept.
-		m.log.Error("adopt sandbox", "sandbox", id, "error", err)
+		rc.m.log.Error("adopt sandbox", "sandbox", id, "error", err)
 		found.failed(err)
-		found.keepsEverywhere(m.opts.Engines, id)
+		found.keepsEverywhere(rc.m.opts.Engines, id)
 		if r.Removing {
-			m.removeLater(s, why{})
+			rc.m.reaper.removeLater(s, why{})
 		}
 		return
 	}
-	if err := m.finishCommit(s); err != nil {
-		m.log.Error("finish a commit that was interrupted; its sandbox stays until it is", "sandbox", id, "error", err)
+	if err := rc.m.layers.finishCommit(s); err != nil {
+		rc.m.log.Error("finish a commit that was interrupted; its sandbox stays until it is", "sandbox", id, "error", err)
 		found.failed(err)
 	}
 	s.mu.Lock()
 	inst, name, paused := s.inst, s.info.Engine, s.info.State == api.StatePaused
 	s.mu.Unlock()
 	if inst != nil {
-		m.adoptNetwork(ctx, s)
+		rc.m.networks.adopt(ctx, s)
 		s.deadlines.Adopt(paused)
 		found.keeps(name, id)
-		m.attend(s, inst)
+		rc.m.refused.attend(s, inst)
 		s.endpoints.Reopen(ctx)
-		m.log.Info("sandbox adopted", "sandbox", id)
+		rc.m.log.Info("sandbox adopted", "sandbox", id)
 	}
-	m.resolve(s)
+	rc.resolve(s)
 }
 
 // adopt makes a live sandbox of a recorded one. It is not in the tables yet, so waiting for the
 // engine blocks no other call. s.inst is nil if it no longer runs.
-func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, error) {
+func (rc recovery) adopt(ctx context.Context, id, dir string, r *record) (*live, error) {
 	s := &live{
-		id: id, tenant: r.Info.Tenant, name: r.Info.Name, profile: r.Info.Profile, dir: dir, info: r.Info, wake: m.poke,
+		id: id, tenant: r.Info.Tenant, name: r.Info.Name, profile: r.Info.Profile, dir: dir, info: r.Info, wake: rc.m.reaper.poke,
 		token: r.AgentToken, image: r.Image, engineState: r.EngineState, ended: make(chan struct{}),
 		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removal: r.Removal, unsettled: r.Unsettled, making: stage.CreationAnnounced, endReason: r.Info.Reason,
 	}
-	m.connect(s)
+	rc.m.connect(s)
 	if r.Removing {
 		s.teardown.Step(stage.TeardownRemoving)
 	}
@@ -164,10 +167,10 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 		s.finish(ending{reason: "the sandbox was ended"})
 		return s, nil
 	}
-	inst, err := m.reach(ctx, s)
+	inst, err := rc.reach(ctx, s)
 	if errors.Is(err, api.ErrNotFound) {
-		m.untold(s, err)
-		m.markDead(s)
+		rc.m.refused.untold(s, err)
+		rc.markDead(s)
 		return s, nil
 	}
 	if err != nil {
@@ -177,9 +180,9 @@ func (m *Manager) adopt(ctx context.Context, id, dir string, r *record) (*live, 
 		return s, fmt.Errorf("recover sandbox %s: %w", id, err)
 	}
 	s.inst = inst
-	s.agent = m.newConn(s, inst)
+	s.agent = rc.m.newConn(s, inst)
 	s.agent.older = func(version int) {
-		m.log.Warn("the sandbox was made by an older cloche and cannot do all that this one can; make it again to have that",
+		rc.m.log.Warn("the sandbox was made by an older cloche and cannot do all that this one can; make it again to have that",
 			"sandbox", id, "agent_protocol", version)
 	}
 	if st, ok := stat(ctx, inst); ok {
@@ -212,11 +215,11 @@ func (s *live) recall(r *record) {
 }
 
 // reach asks the engine for the instance.
-func (m *Manager) reach(ctx context.Context, s *live) (engine.Instance, error) {
+func (rc recovery) reach(ctx context.Context, s *live) (engine.Instance, error) {
 	if s.engineState == nil {
 		return nil, api.Errorf(api.CodeNotFound, "sandbox %s ran under another home", s.id)
 	}
-	eng := m.engineNamed(s.info.Engine)
+	eng := rc.m.engineNamed(s.info.Engine)
 	if eng == nil {
 		return nil, api.Errorf(api.CodeUnavailable, "sandbox %s needs engine %q, which is not in this build", s.id, s.info.Engine)
 	}
@@ -225,11 +228,11 @@ func (m *Manager) reach(ctx context.Context, s *live) (engine.Instance, error) {
 
 // markDead records the end of a sandbox that ended while no daemon was there to
 // see it: as lost, unless it was being ended, or its lease is over by now.
-func (m *Manager) markDead(s *live) {
+func (rc recovery) markDead(s *live) {
 	s.engineState = nil
 	if s.info.Workspace.Name != "" {
 		s.cut.Store(true) // work in progress was not observed
-		m.removeCutWrites(m.ctx, s)
+		rc.m.removeCutWrites(rc.m.ctx, s)
 	}
 	t, leased := s.lease.End(now())
 	switch {
@@ -238,31 +241,31 @@ func (m *Manager) markDead(s *live) {
 	case s.info.State == api.StateStopping || s.info.State == api.StateFailed:
 		s.info.State, s.info.Reason = api.StateStopping, s.endReason
 		s.info.TerminalReason = cmp.Or(s.info.TerminalReason, api.EndedStopped)
-		m.markStopped(s)
+		rc.m.markStopped(s)
 	case leased && !now().Before(t.At):
 		s.info.State, s.endReason, s.info.TerminalReason = api.StateStopping, t.Reason, t.Cause
-		m.markStopped(s)
+		rc.m.markStopped(s)
 	default:
 		stopped := now()
 		s.info.State, s.info.Reason, s.info.StoppedAt = api.StateLost, "the sandbox died while the daemon was not running", &stopped
 		s.info.TerminalReason = api.EndedLost
 		if err := s.save(); err != nil {
-			m.log.Error("save record", "sandbox", s.id, "error", err)
+			rc.m.log.Error("save record", "sandbox", s.id, "error", err)
 		}
-		m.tell(s, api.EventLost, s.info.Reason)
-		m.opts.Ended(s.info)
+		rc.m.tell(s, api.EventLost, s.info.Reason)
+		rc.m.opts.Ended(s.info)
 	}
 	s.finish(ending{reason: cmp.Or(s.info.Reason, "the sandbox was ended")})
 }
 
 // resolve goes on with what an earlier daemon had begun with an adopted sandbox.
-func (m *Manager) resolve(s *live) {
+func (rc recovery) resolve(s *live) {
 	s.mu.Lock()
 	state, cause, alive := s.info.State, s.info.TerminalReason, s.inst != nil
 	removing := s.teardown.Removing() || s.info.Transient && (s.info.Limits.IdleMS == 0 || !alive)
 	unsettled := s.unsettled
 	if err := s.check(); err != nil {
-		m.log.Error("a sandbox was recovered in an illegal combination of states", "sandbox", s.id, "error", err)
+		rc.m.log.Error("a sandbox was recovered in an illegal combination of states", "sandbox", s.id, "error", err)
 	}
 	because := why{cause: api.EndedLease, text: "what held it went with the daemon"}
 	if s.removal != nil {
@@ -270,31 +273,31 @@ func (m *Manager) resolve(s *live) {
 		s.endsFor(because)
 	}
 	if alive && !removing && state != api.StateStopping {
-		m.tell(s, api.EventAdopted, "")
+		rc.m.tell(s, api.EventAdopted, "")
 	}
 	s.mu.Unlock()
 	switch {
 	case removing:
-		m.removeLater(s, because)
+		rc.m.reaper.removeLater(s, because)
 	case !alive:
 	case state == api.StateStopping || state == api.StateFailed:
-		m.background(func() {
+		rc.m.background(func() {
 			// A kill has no grace.
-			before := m.graceful(s, defaultGrace)
+			before := rc.m.graceful(s, defaultGrace)
 			if cause == api.EndedKilled {
 				before = nil
 			}
-			if _, err := m.end(m.ctx, s, why{cause: api.EndedStopped}, before); err != nil {
-				m.log.Error("finish a stop", "sandbox", s.id, "error", err)
+			if _, err := rc.m.end(rc.m.ctx, s, why{cause: api.EndedStopped}, before); err != nil {
+				rc.m.log.Error("finish a stop", "sandbox", s.id, "error", err)
 			}
 		})
 	case unsettled:
-		m.background(func() { m.settleDown(s) })
+		rc.m.background(func() { rc.settleDown(s) })
 	}
 }
 
 // settleDown makes a sandbox run in whose pause or resume a daemon died.
-func (m *Manager) settleDown(s *live) {
+func (rc recovery) settleDown(s *live) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
 	s.mu.Lock()
@@ -304,7 +307,7 @@ func (m *Manager) settleDown(s *live) {
 	if !ok || !needed {
 		return
 	}
-	if err := m.resume(m.ctx, s, p); err != nil {
-		m.log.Error("resume a sandbox in whose pause or resume the daemon died", "sandbox", s.id, "error", err)
+	if err := rc.m.pauser.resume(rc.m.ctx, s, p); err != nil {
+		rc.m.log.Error("resume a sandbox in whose pause or resume the daemon died", "sandbox", s.id, "error", err)
 	}
 }

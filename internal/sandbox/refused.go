@@ -52,38 +52,41 @@ func pathRules(info api.Sandbox) []agent.Rule {
 	return rules
 }
 
+// refusalReader passes on what the engines of sandboxes refuse their programs.
+type refusalReader struct{ m *Manager }
+
 // attend starts what an instance needs for as long as it lives.
-func (m *Manager) attend(s *live, inst engine.Instance) {
-	m.background(func() { m.watch(s, inst) })
+func (rf refusalReader) attend(s *live, inst engine.Instance) {
+	rf.m.background(func() { rf.m.watch(s, inst) })
 	told, ok := inst.(engine.Refuser)
-	if !ok || m.opts.Refused == nil {
+	if !ok || rf.m.opts.Refused == nil {
 		return
 	}
 	if rules := pathRules(s.snapshot()); len(rules) > 0 {
-		m.background(func() { m.hear(s, told, rules) })
+		rf.m.background(func() { rf.hear(s, told, rules) })
 	}
 }
 
 // hear passes on what the rules refuse, until the instance has ended.
-func (m *Manager) hear(s *live, told engine.Refuser, rules []agent.Rule) {
-	err := told.Refusals(m.ctx, func(r engine.PathDenial) {
+func (rf refusalReader) hear(s *live, told engine.Refuser, rules []agent.Rule) {
+	err := told.Refusals(rf.m.ctx, func(r engine.PathDenial) {
 		out := PathDenial{Missed: r.Missed}
 		if r.Rule >= 0 && r.Rule < len(rules) {
 			by := rules[r.Rule]
 			out.Rule, out.Access, out.Mount = by.Name, by.Access, string(by.Target)
 			out.Op, out.Path, out.Program, out.UID = r.Op, r.Path, r.Program, r.UID
 		}
-		m.opts.Refused(s.snapshot(), secret.In(m.opts.Redact, out))
+		rf.m.opts.Refused(s.snapshot(), secret.In(rf.m.opts.Redact, out))
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
-		m.log.Warn("what paths' rules refuse is not told any more", "sandbox", s.id, "error", err)
+		rf.m.log.Warn("what paths' rules refuse is not told any more", "sandbox", s.id, "error", err)
 	}
 }
 
 // untold reports the number of unreported refusals of an instance that died while no daemon was
 // running.
-func (m *Manager) untold(s *live, err error) {
-	if n, ok := errors.AsType[engine.Untold](err); ok && m.opts.Refused != nil {
-		m.opts.Refused(s.info, PathDenial{Missed: int64(n)})
+func (rf refusalReader) untold(s *live, err error) {
+	if n, ok := errors.AsType[engine.Untold](err); ok && rf.m.opts.Refused != nil {
+		rf.m.opts.Refused(s.info, PathDenial{Missed: int64(n)})
 	}
 }

@@ -18,27 +18,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 )
 
-// The waits grow from half a second to half a minute, each spread by a fifth.
-func TestPace(t *testing.T) {
-	p := teardownPace()
-	for n, want := range map[int]time.Duration{
-		1: 500 * time.Millisecond, 2: time.Second, 3: 2 * time.Second, 4: 4 * time.Second, 5: 8 * time.Second, 6: 16 * time.Second,
-		7: 30 * time.Second, 1000: 30 * time.Second,
-	} {
-		seen := map[time.Duration]bool{}
-		for range 100 {
-			got := p.after(n)
-			seen[got] = true
-			if got < want*8/10 || got > want*12/10 {
-				t.Errorf("the wait after attempt %d is %s, want about %s", n, got, want)
-			}
-		}
-		if len(seen) < 2 {
-			t.Errorf("the waits after attempt %d are all the same", n)
-		}
-	}
-}
-
 // The fault table of deletes: what the engine does, and what a caller sees of it.
 func TestDeletesThatFail(t *testing.T) {
 	type step struct {
@@ -344,6 +323,7 @@ func TestStopThatFails(t *testing.T) {
 // The engine says what is left where it can.
 func TestRemainsByWhatTheEngineSays(t *testing.T) {
 	m := &Manager{}
+	m.assign()
 	s := &live{id: "x", dir: t.TempDir(), inst: &stubInstance{done: make(chan struct{})}, ended: make(chan struct{})}
 	err := leaves(api.ResourceProcesses, api.Errorf(api.CodeInternal, "close: %w", &engine.CloseError{Kind: api.ResourceCgroup, Err: &os.PathError{Op: "rmdir", Path: "/sys/fs/cgroup/secret", Err: syscall.EBUSY}}))
 	if got := said(err); got != "its cgroup could not be removed: device or resource busy" {

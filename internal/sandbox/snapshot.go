@@ -185,7 +185,7 @@ func (t *taking) take(ctx context.Context) error {
 	t.s.mu.Unlock()
 	var err error
 	if ok {
-		err = t.m.pauseForNow(ctx, t.s, p)
+		err = t.m.pauser.pauseForNow(ctx, t.s, p)
 	}
 	if !ok || errors.Is(err, api.ErrUnsupported) {
 		return t.copyWorkspace(ctx) // and Consistent stays false
@@ -195,7 +195,7 @@ func (t *taking) take(ctx context.Context) error {
 	}
 	t.snap.Consistent = true
 	err = t.copyWorkspace(ctx)
-	if rerr := t.m.resumeNow(ctx, t.s, p); rerr != nil {
+	if rerr := t.m.pauser.resumeNow(ctx, t.s, p); rerr != nil {
 		t.m.log.Error("go on after a snapshot", "sandbox", t.s.id, "error", rerr)
 		err = cmp.Or(err, rerr)
 	}
@@ -210,7 +210,7 @@ func (t *taking) takeRoot(ctx context.Context) error {
 	}
 	defer f.Close()
 	out := &rationed{w: f, left: t.permit.BytesLeft()}
-	still, err := t.m.standStill(ctx, t.s, out)
+	still, err := t.m.pauser.standStill(ctx, t.s, out)
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (t *taking) takeRoot(ctx context.Context) error {
 		err = t.copyWorkspace(ctx)
 		out.left -= t.snap.WorkspaceBytes
 	}
-	if err := t.m.goOn(t.s, still, err); err != nil {
+	if err := t.m.pauser.goOn(t.s, still, err); err != nil {
 		return err
 	}
 	t.snap.RootBytes = out.written
@@ -227,7 +227,7 @@ func (t *taking) takeRoot(ctx context.Context) error {
 
 // copyWorkspace copies the files of the workspace, through its layer if it has one.
 func (t *taking) copyWorkspace(ctx context.Context) error {
-	lower, err := t.m.workspaceOf(t.s)
+	lower, err := t.m.workspaces.open(t.s)
 	if err != nil {
 		return err
 	}

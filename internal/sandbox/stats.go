@@ -49,7 +49,7 @@ func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (
 	if info.State == api.StateRunning {
 		out.Processes = m.countProcesses(ctx, s)
 	}
-	out.WorkspaceBytes, out.WorkspaceObservedAt = m.workspaceBytes(s, info.Workspace)
+	out.WorkspaceBytes, out.WorkspaceObservedAt = m.workspaces.workspaceBytes(s, info.Workspace)
 	return out, nil
 }
 
@@ -109,7 +109,7 @@ func (m *Manager) countProcesses(ctx context.Context, s *live) *int64 {
 
 // workspaceBytes counts the files of a workspace that is Cloche's, or returns a count that
 // was made a moment ago: a caller who asks often has them counted no more often.
-func (m *Manager) workspaceBytes(s *live, ws api.Workspace) (*int64, *time.Time) {
+func (wk workspaces) workspaceBytes(s *live, ws api.Workspace) (*int64, *time.Time) {
 	if ws.Volume || ws.Dir != "" {
 		return nil, nil
 	}
@@ -118,7 +118,7 @@ func (m *Manager) workspaceBytes(s *live, ws api.Workspace) (*int64, *time.Time)
 	defer t.mu.Unlock()
 	if !t.known || time.Since(t.at) > max(takenAge, takenShare*t.took) {
 		begun := time.Now()
-		got, err := m.take(s, workspace.Bounds{})
+		got, err := wk.take(s, workspace.Bounds{})
 		if err != nil || got.Partial {
 			return nil, nil
 		}

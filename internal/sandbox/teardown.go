@@ -51,7 +51,7 @@ func (m *Manager) graceful(s *live, grace time.Duration) func(context.Context) {
 		inst := s.inst
 		s.mu.Unlock()
 		defer await.Of(ctx, named(inst, theAgent))()
-		m.thaw(ctx, s)
+		m.pauser.thaw(ctx, s)
 		client, err := m.agentOf(ctx, s)
 		if err == nil {
 			ctx, cancel := context.WithTimeout(ctx, grace+callTimeout)
@@ -128,10 +128,10 @@ func (m *Manager) end(ctx context.Context, s *live, w why, before func(context.C
 		before(ctx)
 	}
 	begun := time.Now()
-	err = m.attempt(ctx, s)
+	err = m.retrier.attempt(ctx, s)
 	s.ops.Unlock()
 	if err != nil {
-		err = m.awaitEnd(ctx, s, err, begun)
+		err = m.retrier.awaitEnd(ctx, s, err, begun)
 	}
 	return s.last(), err
 }
@@ -204,7 +204,7 @@ func (m *Manager) markStopped(s *live) {
 	if s.making.Announced() {
 		m.tell(s, api.EventStopped, s.toldReason())
 	}
-	m.poke()
+	m.reaper.poke()
 }
 
 // toldReason is what an event says of an end: why, and if it did not succeed at once
@@ -249,12 +249,12 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 		conn.Close()
 	}
 	if inst == nil {
-		if err := m.endUnreached(ctx, s); err != nil {
+		if err := m.retrier.endUnreached(ctx, s); err != nil {
 			return leaves(api.ResourceProcesses, err)
 		}
-		m.endNetwork(ctx, s)
+		m.networks.end(ctx, s)
 		m.removeCutWrites(ctx, s)
-		return leaves(api.ResourceLeases, m.detachWorkspace(s, false))
+		return leaves(api.ResourceLeases, m.workspaces.detach(s, false))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -279,20 +279,20 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	s.finish(ending{reason: "the sandbox was ended"})
 	s.inst, s.engineState = nil, nil
 	s.mu.Unlock()
-	last.net = m.endNetwork(ctx, s)
+	last.net = m.networks.end(ctx, s)
 	m.used(s, last)
 	s.procs.Settle()
 	m.removeCutWrites(ctx, s)
-	return leaves(api.ResourceLeases, m.detachWorkspace(s, false))
+	return leaves(api.ResourceLeases, m.workspaces.detach(s, false))
 }
 
 // clean ends what is left of the instance of a lost sandbox.
 func (m *Manager) clean(ctx context.Context, s *live) {
 	s.ops.Lock()
-	err := m.attempt(ctx, s)
+	err := m.retrier.attempt(ctx, s)
 	s.ops.Unlock()
 	if err != nil {
-		m.retry(s)
+		m.retrier.retry(s)
 	}
 }
 
@@ -404,16 +404,16 @@ func (s *live) forestall(ctx context.Context) error {
 // s.ops.
 func (m *Manager) erase(ctx context.Context, s *live) error {
 	// What was begun with the workspace is not left half done.
-	if err := m.finishCommit(s); err != nil {
+	if err := m.layers.finishCommit(s); err != nil {
 		return leaves(api.ResourceDisk, err)
 	}
-	if err := m.dropLayer(ctx, s); err != nil {
+	if err := m.layers.drop(ctx, s); err != nil {
 		return leaves(api.ResourceDisk, err)
 	}
 	if err := m.at(ctx, "before erase"); err != nil {
 		return leaves(api.ResourceDisk, err)
 	}
-	if err := m.detachWorkspace(s, true); err != nil {
+	if err := m.workspaces.detach(s, true); err != nil {
 		return leaves(api.ResourceLeases, err)
 	}
 	if err := m.dropHolds(s); err != nil {

@@ -13,6 +13,13 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
+// workspaces opens, measures and gives up the workspaces of sandboxes.
+type workspaces struct {
+	m *Manager
+	// quotas watches those whose bounds no kernel enforces.
+	quotas *quota.Watch
+}
+
 // openWorkspace finds or makes the workspace and stages it as the first mount
 // after the image's.
 func (c *creation) openWorkspace(ctx context.Context) error {
@@ -28,12 +35,12 @@ func (c *creation) openWorkspace(ctx context.Context) error {
 	if ws.Volume {
 		return c.openVolume(ws)
 	}
-	dir, err := c.m.workspaceOf(c.s)
+	dir, err := c.m.workspaces.open(c.s)
 	if err != nil {
 		return err
 	}
 	if quota.Watches(ws) && c.snapshot == nil {
-		c.m.quotas.Begin(&c.s.space)
+		c.m.workspaces.quotas.Begin(&c.s.space)
 	}
 	return c.stageWorkspace(ctx, dir)
 }
@@ -68,20 +75,20 @@ func (c *creation) attachWorkspace() error {
 	if err != nil {
 		return err
 	}
-	c.s.undo.Push("workspace", func(context.Context) error { return c.m.detachWorkspace(c.s, false) })
+	c.s.undo.Push("workspace", func(context.Context) error { return c.m.workspaces.detach(c.s, false) })
 	return nil
 }
 
-// workspaceOf opens the files of a workspace that Cloche keeps. The caller closes
+// open opens the files of a workspace that Cloche keeps. The caller closes
 // what it gets, before anything removes the sandbox's directory.
-func (m *Manager) workspaceOf(s *live) (*workspace.Dir, error) {
+func (wk workspaces) open(s *live) (*workspace.Dir, error) {
 	info := s.snapshot()
 	ws, staging := info.Workspace, filepath.Join(s.dir, stagingDir)
 	switch {
 	case ws.Volume:
 		return nil, workspace.Elsewhere(cmp.Or(ws.Name, "of "+info.Name), info.Engine)
 	case ws.Name != "":
-		return m.opts.Workspaces.Open(s.tenant, ws.Name, staging)
+		return wk.m.opts.Workspaces.Open(s.tenant, ws.Name, staging)
 	case ws.Enforced == api.HeldByKernel:
 		bounds := workspace.Bounds{SizeBytes: ws.SizeBytes, Inodes: ws.Inodes}
 		return workspace.PrivateBounded(filepath.Join(s.dir, "workspace-"+s.id), staging, bounds)
@@ -94,15 +101,15 @@ func (m *Manager) workspaceOf(s *live) (*workspace.Dir, error) {
 // Others give it up as soon as nothing of them runs.
 func keepsWorkspace(ws api.Workspace) bool { return ws.Drop || ws.Layered }
 
-// detachWorkspace gives a named workspace up, when the sandbox has ended and,
+// detach gives a named workspace up, when the sandbox has ended and,
 // with removed, when it goes.
-func (m *Manager) detachWorkspace(s *live, removed bool) error {
+func (wk workspaces) detach(s *live, removed bool) error {
 	ws := s.snapshot().Workspace
 	if ws.Name == "" || !removed && keepsWorkspace(ws) && s.isAnnounced() {
 		return nil
 	}
 	drop := removed && ws.Drop && !ws.ReadOnly && s.isAnnounced()
-	if err := m.opts.Workspaces.Detach(s.tenant, ws.Name, m.opts.Owner, s.id, drop); err != nil {
+	if err := wk.m.opts.Workspaces.Detach(s.tenant, ws.Name, wk.m.opts.Owner, s.id, drop); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -118,15 +125,15 @@ func (s *live) isAnnounced() bool {
 	return s.making.Announced()
 }
 
-// sweepWorkspaces ends what sandboxes of an earlier daemon had that have ended.
-func (m *Manager) sweepWorkspaces() error {
-	if m.opts.Workspaces == nil { // in tests of nothing that has one
+// sweep ends what sandboxes of an earlier daemon had that have ended.
+func (wk workspaces) sweep() error {
+	if wk.m.opts.Workspaces == nil { // in tests of nothing that has one
 		return nil
 	}
-	return m.opts.Workspaces.Sweep(m.opts.Owner, func(id string) bool {
-		m.mu.Lock()
-		s := m.byID[id]
-		m.mu.Unlock()
+	return wk.m.opts.Workspaces.Sweep(wk.m.opts.Owner, func(id string) bool {
+		wk.m.mu.Lock()
+		s := wk.m.byID[id]
+		wk.m.mu.Unlock()
 		if s == nil {
 			return false
 		}
@@ -142,15 +149,15 @@ func (m *Manager) MeasureWorkspace(ctx context.Context, caller policy.Caller, re
 	if err != nil {
 		return err
 	}
-	return m.measure(ctx, s, phase)
+	return m.workspaces.measure(ctx, s, phase)
 }
 
-func (m *Manager) measure(ctx context.Context, s *live, phase api.QuotaPhase) error {
+func (wk workspaces) measure(ctx context.Context, s *live, phase api.QuotaPhase) error {
 	ws := s.snapshot().Workspace
 	if ws.Enforced != api.HeldByMeasure {
 		return nil
 	}
-	dir, err := m.measured(s, ws)
+	dir, err := wk.measured(s, ws)
 	if err != nil {
 		return err
 	}
@@ -165,30 +172,30 @@ func (m *Manager) measure(ctx context.Context, s *live, phase api.QuotaPhase) er
 // managed process has ended. No caller waits for an error: too much, or what could
 // not be measured, is why the sandbox is removed. One that is being ended already
 // is left alone, since nothing in it can write any more.
-func (m *Manager) measureAfter(s *live) {
+func (wk workspaces) measureAfter(s *live) {
 	if info := s.snapshot(); info.Workspace.Enforced != api.HeldByMeasure || info.State != api.StateRunning {
 		return
 	}
-	m.background(func() {
-		err := m.measure(m.ctx, s, api.QuotaAfter)
-		if err == nil || m.ctx.Err() != nil || s.snapshot().State != api.StateRunning {
+	wk.m.background(func() {
+		err := wk.measure(wk.m.ctx, s, api.QuotaAfter)
+		if err == nil || wk.m.ctx.Err() != nil || s.snapshot().State != api.StateRunning {
 			return
 		}
 		reason := "its workspace could not be measured after a process"
 		if over, ok := errors.AsType[*api.Error](err); ok {
 			reason = over.Message + ", after a process"
 		}
-		m.log.Warn("remove a sandbox for its quota", "sandbox", s.id, "error", err)
-		if _, err := m.remove(m.ctx, s, why{cause: api.EndedQuota, text: reason}); err != nil {
-			m.log.Error("remove a sandbox for its quota; it is being retried", "sandbox", s.id, "error", err)
+		wk.m.log.Warn("remove a sandbox for its quota", "sandbox", s.id, "error", err)
+		if _, err := wk.m.remove(wk.m.ctx, s, why{cause: api.EndedQuota, text: reason}); err != nil {
+			wk.m.log.Error("remove a sandbox for its quota; it is being retried", "sandbox", s.id, "error", err)
 		}
 	})
 }
 
 // measured opens what is to be measured.
-func (m *Manager) measured(s *live, ws api.Workspace) (*workspace.Dir, error) {
+func (wk workspaces) measured(s *live, ws api.Workspace) (*workspace.Dir, error) {
 	if ws.Dir == "" {
-		return m.workspaceOf(s)
+		return wk.open(s)
 	}
 	real, err := filepath.EvalSymlinks(ws.Dir)
 	if err != nil {

@@ -27,7 +27,6 @@ var largePackages = map[string]size{}
 // go down.
 var wideTypes = map[string]int{
 	"internal/httpapi/httpapitest.Core": 134,
-	"internal/sandbox.Manager":          144,
 }
 
 // verbTypes have one method for each verb of the API, by design: see RATIONALE.md.
