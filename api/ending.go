@@ -133,6 +133,8 @@ func ResourceKinds() []ResourceKind {
 
 // Extension is the body of an extend request.
 type Extension struct {
-	// LifetimeMS is the lifetime from now on. It never shortens the lifetime.
+	// LifetimeMS is the lifetime from now on. It never shortens the lifetime, unless Exact is set.
 	LifetimeMS int64 `json:"lifetime_ms"`
+	// Exact makes the lifetime end then, also if it would have ended later or never.
+	Exact bool `json:"exact,omitempty"`
 }

@@ -191,6 +191,17 @@ func (c *Client) Extend(ctx context.Context, ref string, lifetime time.Duration)
 	return sb, c.call(ctx, http.MethodPost, p, nil, api.Extension{LifetimeMS: lifetime.Milliseconds()}, &sb)
 }
 
+// SetLifetime makes the lifetime of a sandbox end after this time from now on, also if it would have
+// ended later or never.
+func (c *Client) SetLifetime(ctx context.Context, ref string, lifetime time.Duration) (api.Sandbox, error) {
+	var sb api.Sandbox
+	p, err := sandboxPath(ref, "/extend")
+	if err != nil {
+		return sb, err
+	}
+	return sb, c.call(ctx, http.MethodPost, p, nil, api.Extension{LifetimeMS: lifetime.Milliseconds(), Exact: true}, &sb)
+}
+
 // Pause pauses all processes of a sandbox. Its idle time is paused too, and its lifetime continues.
 func (c *Client) Pause(ctx context.Context, ref string) (api.Sandbox, error) {
 	return c.act(ctx, ref, "/pause")

@@ -23,6 +23,19 @@ func (s *Service) Authenticate(token string) (caller Caller, live context.Contex
 	return policy.KeyCaller(k), live, nil
 }
 
+// CallerOfKey returns the caller of an API key by the ID of the key, for an API server that keeps which
+// key created a sandbox. A key that is revoked or expired is api.CodeUnauthenticated.
+func (s *Service) CallerOfKey(id string) (Caller, error) {
+	if s.opts.Keys == nil {
+		return Caller{}, api.Errorf(api.CodeUnauthenticated, "this daemon has no keys")
+	}
+	k, err := s.opts.Keys.Live(id)
+	if err != nil {
+		return Caller{}, err
+	}
+	return policy.KeyCaller(k), nil
+}
+
 // Admit must be called once for each request, before the operation. It checks that the caller's key
 // allows the operation, and that its tenant is within its request rate.
 func (s *Service) Admit(ctx context.Context, caller Caller, verb Verb) error {

@@ -97,10 +97,13 @@ func (s *Service) Heartbeat(_ context.Context, caller Caller, ref string) (api.S
 	return s.opts.Sandboxes.Touch(caller, ref)
 }
 
-// Extend extends the lifetime of a sandbox.
+// Extend extends the lifetime of a sandbox, or with Exact sets its end.
 func (s *Service) Extend(ctx context.Context, caller Caller, ref string, x api.Extension) (api.Sandbox, error) {
 	const verb = policy.VerbExtend
 	d := details{"lifetime_ms": strconv.FormatInt(x.LifetimeMS, 10)}
+	if x.Exact {
+		d["exact"] = "true"
+	}
 	sb, err := s.opts.Sandboxes.Get(caller, ref)
 	if err != nil {
 		return sb, s.refused(ctx, caller, verb, "", d, err)

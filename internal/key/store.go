@@ -195,6 +195,15 @@ func (s *Store) Get(id string) (api.Key, error) {
 	return r.look(), nil
 }
 
+// Live is Get of a key that callers may still use. Others are api.CodeUnauthenticated.
+func (s *Store) Live(id string) (api.Key, error) {
+	k, err := s.Get(id)
+	if err != nil {
+		return k, api.Errorf(api.CodeUnauthenticated, "the key %q is no longer known", ClipID(id)).WithHint("ask the operator for another")
+	}
+	return k, why(k, now())
+}
+
 // missing repeats no more than an id has: somebody may have sent the key instead.
 func missing(id string) error {
 	return api.Errorf(api.CodeNotFound, "there is no key %q", ClipID(id)).WithHint("cloche key ls lists the ones that exist")

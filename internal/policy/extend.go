@@ -45,12 +45,16 @@ func NoKey(spec api.SandboxSpec) error {
 type ExtendPermit struct {
 	valid    bool
 	lifetime time.Duration
+	exact    bool
 	profile  rules.Profile
 	field    string
 }
 
 // Valid reports whether DecideExtend returned p.
 func (p ExtendPermit) Valid() bool { return p.valid }
+
+// Exact reports whether the lifetime may become shorter.
+func (p ExtendPermit) Exact() bool { return p.exact }
 
 // Total returns the lifetime of a sandbox that has run for some time, or why it would be too long.
 // A ceiling limits the whole lifetime, however often it is extended.
@@ -94,5 +98,5 @@ func DecideExtend(x api.Extension, in Settings, caller Caller, set rules.Rules) 
 			return ExtendPermit{}, err
 		}
 	}
-	return ExtendPermit{valid: true, lifetime: time.Duration(x.LifetimeMS) * time.Millisecond, profile: p, field: field}, nil
+	return ExtendPermit{valid: true, lifetime: time.Duration(x.LifetimeMS) * time.Millisecond, exact: x.Exact, profile: p, field: field}, nil
 }

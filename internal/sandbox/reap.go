@@ -57,8 +57,8 @@ func (m *Manager) Touch(caller policy.Caller, ref string) (api.Sandbox, error) {
 	return s.snapshot(), nil
 }
 
-// Extend lets a sandbox live longer. It never brings its end nearer, and one whose
-// life is not bounded stays as it is.
+// Extend changes when the lifetime of a sandbox ends. Unless the permit says that the time is exact, the
+// end never comes nearer, and a lifetime without a bound keeps none.
 func (m *Manager) Extend(caller policy.Caller, ref string, permit policy.ExtendPermit) (api.Sandbox, error) {
 	if !permit.Valid() {
 		return api.Sandbox{}, api.Errorf(api.CodeDenied, "no policy has granted this extension")
@@ -74,7 +74,7 @@ func (m *Manager) Extend(caller policy.Caller, ref string, permit policy.ExtendP
 		return api.Sandbox{}, notRunning(s.info)
 	}
 	total, adjusted, err := permit.Total(now().Sub(s.lease.Began))
-	if err != nil || s.lease.Lifetime == 0 || total <= s.lease.Lifetime {
+	if err != nil || !permit.Exact() && (s.lease.Lifetime == 0 || total <= s.lease.Lifetime) {
 		return s.look(), err
 	}
 	before := s.lease.Lifetime

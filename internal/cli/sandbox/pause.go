@@ -69,13 +69,15 @@ process inside. It doesn't renew a lifetime (--lifetime); see "cloche extend".`,
 // ExtendCommand is "cloche extend".
 func ExtendCommand(a *command.CLI) *cobra.Command {
 	var text string
+	var exact bool
 	c := &cobra.Command{
-		Use:   "extend --lifetime DURATION SANDBOX...",
+		Use:   "extend --lifetime DURATION [--exact] SANDBOX...",
 		Short: "Extend the lifetime of sandboxes",
 		Long: `Set the rest of the lifetime of sandboxes, up to the ceiling of their profile,
 and restart their idle time. It never shortens a lifetime, and changes nothing
-for a sandbox without one.`,
-		Example:           "  cloche extend --lifetime 2h build",
+for a sandbox without one, unless --exact is given.`,
+		Example: "  cloche extend --lifetime 2h build\n" +
+			"  cloche extend --lifetime 10m --exact build",
 		GroupID:           command.GroupRun,
 		Args:              command.Names,
 		ValidArgsFunction: a.CompleteSandboxes,
@@ -85,10 +87,15 @@ for a sandbox without one.`,
 				return err
 			}
 			return a.EachSandbox(c.Context(), args, "extending", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
-				return conn.Extend(ctx, ref, time.Duration(ms)*time.Millisecond)
+				lifetime := time.Duration(ms) * time.Millisecond
+				if exact {
+					return conn.SetLifetime(ctx, ref, lifetime)
+				}
+				return conn.Extend(ctx, ref, lifetime)
 			})
 		},
 	}
 	c.Flags().StringVar(&text, "lifetime", "", "the time from now on, a `duration` such as 2h")
+	c.Flags().BoolVar(&exact, "exact", false, "end the lifetime then, also if it would have ended later or never")
 	return c
 }

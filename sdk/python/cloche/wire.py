@@ -89,11 +89,16 @@ class Teardown(_TeardownMust, total=False):
     """When it will be tried again."""
 
 
-class Extension(TypedDict):
-    """How much longer."""
-
+class _ExtensionMust(TypedDict):
     lifetime_ms: int
     """How long from now on."""
+
+
+class Extension(_ExtensionMust, total=False):
+    """How much longer."""
+
+    exact: bool
+    """End the lifetime then, also if it would have ended later or never."""
 
 
 class _BatchCreateMust(TypedDict):

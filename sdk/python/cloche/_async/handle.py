@@ -245,9 +245,15 @@ class AsyncSandboxHandle:
         """Renews its lease, as any use does."""
         return await self._act("heartbeat")
 
-    async def extend(self, lifetime: float) -> wire.Sandbox:
-        """Lets it live so many seconds from now on, up to the ceiling of its profile; never shorter."""
-        return await self._act("extend", {"lifetime_ms": to_ms(lifetime, "lifetime")})
+    async def extend(self, lifetime: float, *, exact: bool = False) -> wire.Sandbox:
+        """Extends its lifetime to `lifetime` seconds from now on, up to the ceiling of its profile.
+
+        It never shortens the lifetime, unless `exact` is set.
+        """
+        body: dict[str, object] = {"lifetime_ms": to_ms(lifetime, "lifetime")}
+        if exact:
+            body["exact"] = True
+        return await self._act("extend", body)
 
     async def egress(self) -> wire.EgressRules:
         """What may leave it now."""

@@ -246,9 +246,15 @@ class SandboxHandle:
         """Renews its lease, as any use does."""
         return self._act("heartbeat")
 
-    def extend(self, lifetime: float) -> wire.Sandbox:
-        """Lets it live so many seconds from now on, up to the ceiling of its profile; never shorter."""
-        return self._act("extend", {"lifetime_ms": to_ms(lifetime, "lifetime")})
+    def extend(self, lifetime: float, *, exact: bool = False) -> wire.Sandbox:
+        """Extends its lifetime to `lifetime` seconds from now on, up to the ceiling of its profile.
+
+        It never shortens the lifetime, unless `exact` is set.
+        """
+        body: dict[str, object] = {"lifetime_ms": to_ms(lifetime, "lifetime")}
+        if exact:
+            body["exact"] = True
+        return self._act("extend", body)
 
     def egress(self) -> wire.EgressRules:
         """What may leave it now."""
