@@ -57,6 +57,8 @@ type Info struct {
 	// DefaultProfile is the profile of requests that do not name one.
 	DefaultProfile string     `json:"default_profile"`
 	Limits         InfoLimits `json:"limits"`
+	// E2BURL is the address at which the daemon serves clients of E2B. It is empty if it does not.
+	E2BURL string `json:"e2b_url,omitempty"`
 }
 
 // InfoLimits are limits of requests and of the caller's tenant.

@@ -62,7 +62,7 @@ func configInput(o command.ServeOptions) daemon.ConfigInput {
 			flags[key] = []string{v}
 		}
 	}
-	for key, v := range map[string][]string{"listen": o.Listen, "hosts": o.HostNames, "origins": o.Origins} {
+	for key, v := range map[string][]string{"listen": o.Listen, "hosts": o.HostNames, "origins": o.Origins, "e2b.listen": o.E2B} {
 		if len(v) > 0 {
 			flags[key] = v
 		}

@@ -101,6 +101,8 @@ type Options struct {
 	Prober    *Prober
 	Logger    *slog.Logger
 	Version   string
+	// E2BURL returns the address of the API server for clients of E2B, or "". It can be nil.
+	E2BURL func() string
 	// Home is Cloche's home directory, which no sandbox may see.
 	Home string
 	// HomeFull returns which resource the file system of Home has run out of. Nil asks the

@@ -11,6 +11,9 @@ import (
 func (s *Service) Info(_ context.Context, caller Caller) api.Info {
 	info := policy.InfoOf(caller, s.rules())
 	info.Version = s.opts.Version
+	if s.opts.E2BURL != nil {
+		info.E2BURL = s.opts.E2BURL()
+	}
 	return info
 }
 

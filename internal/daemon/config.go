@@ -65,6 +65,12 @@ const (
 
 	// keyBoxListen has the daemon serve LangBot too.
 	keyBoxListen = "box.listen"
+
+	// These have the daemon serve clients of E2B too.
+	keyE2BListen  = "e2b.listen"
+	keyE2BProfile = "e2b.profile"
+	keyE2BAllow   = "e2b.allow"
+	keyE2BDomain  = "e2b.domain"
 )
 
 // DefaultWaiting is how many agents of the engine native wait by default: as many as a user of two
@@ -131,6 +137,10 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyPodmanTier, Default: []string{string(api.TierNamespace)}, Check: tier},
 		{Name: keyPodmanShares, Default: []string{string(docker.ShareAuto)}, Check: shares},
 		{Name: keyBoxListen, Check: hostPort},
+		{Name: keyE2BListen, Check: hostPort},
+		{Name: keyE2BProfile},
+		{Name: keyE2BAllow, List: true},
+		{Name: keyE2BDomain, Check: domainNamed},
 		{Name: keyOCIRuntime, Check: runtimeName},
 		{Name: keyNsjailPath, Path: true},
 		{Name: keyNativeWaiting, Default: []string{strconv.Itoa(DefaultWaiting)}, Check: from(0, 64)},
@@ -152,6 +162,12 @@ func hostNamed(v string) (string, bool) {
 // originNamed takes origins of pages.
 func originNamed(v string) (string, bool) {
 	return "write an origin as browsers do, such as https://tools.example.org", httpapi.ValidOrigin(v)
+}
+
+// domainNamed takes the domain of the names of ports, and nothing.
+func domainNamed(v string) (string, bool) {
+	name, _, _ := strings.Cut(v, ":")
+	return "write a domain such as sandboxes.example.org", v == "" || httpapi.ValidHost(name) && !strings.HasPrefix(name, "*")
 }
 
 // hostPort takes addresses, and nothing.
@@ -282,6 +298,11 @@ func Configure(in ConfigInput) (Configuration, error) {
 		Admission:    policy.Admission{Starting: numberOf(settings, keyMaxStarting), Queued: numberOf(settings, keyMaxQueued)},
 	}
 	out.Config.Box, _ = boxAt(textOf(settings, keyBoxListen)) // it was checked
+	if at := textOf(settings, keyE2BListen); at != "" {
+		out.Config.E2B = &E2B{
+			Listen: at, Profile: textOf(settings, keyE2BProfile), Allow: valuesOf(settings, keyE2BAllow), Domain: textOf(settings, keyE2BDomain),
+		}
+	}
 	return out, nil
 }
 

@@ -60,6 +60,8 @@ type Config struct {
 	Waiting int
 	// Box has the daemon serve LangBot too; nil does not.
 	Box *Box
+	// E2B has the daemon serve clients of E2B too; nil does not.
+	E2B *E2B
 	// OCIRuntime is the name or the path of the OCI runtime; empty is the first that is
 	// usable.
 	OCIRuntime string
@@ -84,6 +86,18 @@ type Box struct {
 	// of the pipe ends the daemon.
 	In  io.Reader
 	Out io.Writer
+}
+
+// E2B says how a daemon serves clients of E2B.
+type E2B struct {
+	// Listen is the address, such as 127.0.0.1:3000.
+	Listen string
+	// Profile is the profile of the sandboxes; empty is the default profile. Allow are their egress
+	// rules; empty leaves their network to the profile.
+	Profile string
+	Allow   []string
+	// Domain is the domain of the names of ports; empty means no names.
+	Domain string
 }
 
 // ContainerDaemon is what an operator says of a Docker daemon, or of a Podman service.

@@ -57,6 +57,10 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+	e2b, err := h.openE2B(ctx, cfg)
+	if err != nil {
+		return errors.Join(err, box.close(ctx))
+	}
 	served := make(chan error, len(listeners))
 	var wg sync.WaitGroup
 	defer h.followRules(ctx)()
@@ -69,13 +73,14 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	case <-ctx.Done():
 	case err = <-served:
 	case err = <-box.ended():
+	case err = <-e2b.ended():
 	case err = <-gone:
 		h.log.Error("end with the home", "error", err)
 		h.manager.Homeless()
 	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
-	err = errors.Join(err, box.close(closing), server.Shutdown(closing))
+	err = errors.Join(err, box.close(closing), e2b.close(), server.Shutdown(closing))
 	wg.Wait()
 	return err
 }

@@ -54,6 +54,8 @@ type ServeOptions struct {
 	// Listen are addresses such as "unix:///run/cloche.sock" and
 	// "tcp://127.0.0.1:7070", beside the socket in the home.
 	Listen []string
+	// E2B is the address at which clients of E2B are served, at most one.
+	E2B []string
 	// HostNames are names by which callers over TCP may call the daemon, and Origins
 	// the browser origins whose pages may.
 	HostNames, Origins []string

@@ -45,6 +45,7 @@ of --settings. "cloche config show" prints each setting with its source.`,
 
 func registerServe(o *command.ServeOptions, flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.Listen, "listen", nil, "also listen here, `unix:///PATH | tcp://HOST:PORT` (repeatable; the socket in the home is always there)")
+	flags.StringArrayVar(&o.E2B, "e2b", nil, "serve clients of E2B at this `address`, such as 127.0.0.1:3000; see \"cloche e2b env\"")
 	flags.StringArrayVar(&o.HostNames, "host-name", nil, "accept calls over TCP to this host `name`, such as box.example.org or *.example.org (repeatable; addresses, localhost and the machine's own names always are)")
 	flags.StringArrayVar(&o.Origins, "origin", nil, "accept calls from browser pages of this `origin`, such as https://tools.example.org (repeatable)")
 	flags.StringVar(&o.TLSCert, "tls-cert", "", "use TLS at tcp:// addresses, with the certificates in this `file`")

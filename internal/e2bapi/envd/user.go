@@ -77,6 +77,9 @@ func (s *Server) actorOf(ctx context.Context, sb Sandbox, name string) (*actor, 
 	default:
 		return nil, &unknownUser{name}
 	}
+	if home := sb.Env["HOME"]; a.access.User == "" && home != "" {
+		a.home = home // which the programs of the sandbox's user have too
+	}
 	if !strings.HasPrefix(a.home, "/") {
 		a.home = "/"
 	}

@@ -1,0 +1,77 @@
+package daemon
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/cli/command"
+)
+
+// anyKey is the API key for a daemon of the same user on the same machine, which knows its user by the
+// connection. It has the form that older SDKs check.
+const anyKey = "e2b_0000000000000000000000000000000000000000"
+
+// E2BCommand is "cloche e2b".
+func E2BCommand(a *command.CLI) *cobra.Command {
+	c := &cobra.Command{
+		Use:     "e2b",
+		Short:   "Use the daemon with E2B's SDKs",
+		Long:    "Use the daemon with E2B's own SDKs, unchanged. See docs/e2b.md.",
+		GroupID: command.GroupHost,
+		Args:    command.Exactly(0, "none"),
+	}
+	c.AddCommand(e2bEnvCommand(a))
+	return c
+}
+
+// E2BEnv is the JSON result of "e2b env".
+type E2BEnv struct {
+	APIURL     string `json:"E2B_API_URL"`
+	SandboxURL string `json:"E2B_SANDBOX_URL"`
+	APIKey     string `json:"E2B_API_KEY"`
+}
+
+func e2bEnvCommand(a *command.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "env",
+		Short: "Print the variables that E2B's SDKs need",
+		Long: `Print the variables of the environment that point E2B's SDKs to this daemon, as
+export lines for a shell. The daemon must serve clients of E2B: start it with
+"cloche serve --e2b 127.0.0.1:3000", or set e2b.listen in settings.yaml.
+
+E2B_API_KEY is the key in CLOCHE_TOKEN if that is set. Without it, any key works
+for the daemon's own user on the daemon's own machine; for others make one with
+"cloche key create".`,
+		Example: "  eval \"$(cloche e2b env)\"\n  cloche e2b env --json",
+		Args:    command.Exactly(0, "none"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			conn, err := a.Daemon()
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			info, err := conn.Info(c.Context())
+			if err != nil {
+				return err
+			}
+			if info.E2BURL == "" {
+				return api.Errorf(api.CodeUnavailable, "the daemon does not serve clients of E2B").
+					WithHint(`start it with "cloche serve --e2b 127.0.0.1:3000", or set e2b.listen in settings.yaml`)
+			}
+			v := E2BEnv{APIURL: info.E2BURL, SandboxURL: info.E2BURL, APIKey: anyKey}
+			if key, ok := a.Env.Getenv("CLOCHE_TOKEN"); ok && key != "" {
+				v.APIKey = key
+			}
+			if a.JSON {
+				return a.PrintJSON(v)
+			}
+			for _, line := range [][2]string{{"E2B_API_URL", v.APIURL}, {"E2B_SANDBOX_URL", v.SandboxURL}, {"E2B_API_KEY", v.APIKey}} {
+				fmt.Fprintf(a.Stdio.Out, "export %s='%s'\n", line[0], strings.ReplaceAll(line[1], "'", `'\''`))
+			}
+			return nil
+		},
+	}
+}

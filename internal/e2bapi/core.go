@@ -1,0 +1,40 @@
+package e2bapi
+
+import (
+	"context"
+	"net"
+
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/core"
+)
+
+// Core is the part of package core that the control plane and the forwarding of ports need.
+type Core interface {
+	Callers
+	Sandboxes
+	Images(ctx context.Context, caller core.Caller) (api.ImageList, error)
+	InspectImage(ctx context.Context, caller core.Caller, ref string) (api.Image, error)
+	DialPort(ctx context.Context, caller core.Caller, ref string, port int) (net.Conn, error)
+}
+
+// Sandboxes are core's verbs on sandboxes.
+type Sandboxes interface {
+	Create(ctx context.Context, caller core.Caller, spec api.SandboxSpec, progress func(step string)) (api.Sandbox, error)
+	Get(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Delete(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Extend(ctx context.Context, caller core.Caller, ref string, x api.Extension) (api.Sandbox, error)
+	Pause(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Stats(ctx context.Context, caller core.Caller, ref string) (api.SandboxStats, error)
+	ReplaceEgress(ctx context.Context, caller core.Caller, ref string, p api.EgressPolicy) (api.EgressRules, error)
+}
+
+// Callers names callers.
+type Callers interface {
+	// Authenticate returns the caller of an API key. live ends when the key does.
+	Authenticate(token string) (caller core.Caller, live context.Context, err error)
+	// CallerOfKey returns the caller of a key that is still valid, by the key's ID.
+	CallerOfKey(id string) (core.Caller, error)
+	// Admit is called once for each request, before anything else.
+	Admit(ctx context.Context, caller core.Caller, verb core.Verb) error
+}

@@ -1,0 +1,47 @@
+package e2bapi
+
+import (
+	"net/http"
+
+	"github.com/cloche-dev/cloche/internal/core"
+)
+
+// routes adds the routes of the control plane.
+func (s *Server) routes() {
+	const (
+		list, get, create, remove = core.Verb("list"), core.Verb("get"), core.Verb("create"), core.Verb("remove")
+		extend, pause, resume     = core.Verb("extend"), core.Verb("pause"), core.Verb("resume")
+	)
+	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	s.handle("POST /sandboxes", create, s.create(timeoutV1))
+	s.handle("POST /v2/sandboxes", create, s.create(timeoutV2))
+	s.handle("GET /sandboxes", list, s.listV1)
+	s.handle("GET /v2/sandboxes", list, s.list)
+	s.handle("GET /sandboxes/{id}", get, s.info)
+	s.handle("DELETE /sandboxes/{id}", remove, s.kill)
+	s.handle("POST /sandboxes/{id}/connect", extend, s.connect(timeoutV1, 0))
+	s.handle("POST /v2/sandboxes/{id}/connect", extend, s.connect(timeoutV2, 0))
+	s.handle("POST /sandboxes/{id}/resume", resume, s.connect(timeoutV1, http.StatusConflict))
+	s.handle("POST /sandboxes/{id}/timeout", extend, s.timeout)
+	s.handle("POST /sandboxes/{id}/refreshes", extend, s.refresh)
+	s.handle("POST /sandboxes/{id}/pause", pause, s.pause)
+	s.handle("PUT /sandboxes/{id}/network", core.Verb("change_egress"), s.setNetwork)
+	s.handle("GET /sandboxes/{id}/metrics", get, s.metrics)
+	s.handle("GET /templates", core.Verb("images"), s.templates)
+	s.handle("GET /v2/templates", core.Verb("images"), s.templates)
+	s.handle("GET /templates/aliases/{alias}", core.Verb("inspect_image"), s.alias)
+
+	refuse := func(text string, patterns ...string) {
+		for _, p := range patterns {
+			s.handle(p, get, func(http.ResponseWriter, request) error { return unsupported("%s", text) })
+		}
+	}
+	refuse("this server makes no snapshots with memory: `cloche snapshot create` makes snapshots of files",
+		"POST /sandboxes/{id}/snapshots", "POST /sandboxes/{id}/fork", "GET /snapshots", "DELETE /templates/{id}")
+	refuse("this server builds no templates: import an image with `cloche image import`, and use its name as the template",
+		"POST /v3/templates", "GET /templates/{id}/files/{hash}", "POST /v2/templates/{id}/builds/{build}", "GET /templates/{id}/builds/{build}/status",
+		"POST /templates/tags", "DELETE /templates/tags")
+	refuse("this server has no volumes: use a named workspace", "POST /volumes", "GET /volumes", "GET /volumes/{id}", "DELETE /volumes/{id}")
+	refuse("secrets are set by the operator's policy, and programs never see them", "GET /secrets", "POST /secrets", "GET /secrets/{id}", "POST /secrets/{id}", "DELETE /secrets/{id}")
+	refuse("`cloche logs` shows the output of processes", "GET /sandboxes/{id}/logs", "GET /v2/sandboxes/{id}/logs")
+}

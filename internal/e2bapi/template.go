@@ -1,0 +1,70 @@
+package e2bapi
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/cloche-dev/cloche/api"
+)
+
+// templateBase is E2B's default template: the machine's own programs.
+const templateBase = "base"
+
+// imageOf returns the image of a template: base, or the name of an image that this daemon has.
+func (s *Server) imageOf(r request, template string) (string, error) {
+	if template == templateBase {
+		return api.DefaultImage, nil
+	}
+	im, err := s.core.InspectImage(r.Context(), r.caller, template)
+	switch api.CodeOf(err) {
+	case api.CodeNotFound:
+		return "", fail(http.StatusNotFound, "template '%s' not found: a template is an image of this daemon, and `cloche image ls` lists them", clip(template))
+	case api.CodeInvalid:
+		return "", fail(http.StatusBadRequest, "%q is not the name of a template", clip(template))
+	}
+	return im.Name, err
+}
+
+// templateAnswer is one template in a list.
+type templateAnswer struct {
+	TemplateID string    `json:"templateID"`
+	BuildID    string    `json:"buildID"`
+	Public     bool      `json:"public"`
+	Aliases    []string  `json:"aliases"`
+	Names      []string  `json:"names"`
+	CreatedAt  time.Time `json:"createdAt"`
+	UpdatedAt  time.Time `json:"updatedAt"`
+}
+
+// noBuild is the ID of a build that this server did not make.
+const noBuild = "00000000-0000-0000-0000-000000000000"
+
+func (s *Server) templates(w http.ResponseWriter, r request) error {
+	images, err := s.core.Images(r.Context(), r.caller)
+	if err != nil {
+		return err
+	}
+	out := []templateAnswer{{TemplateID: templateBase, BuildID: noBuild, Aliases: []string{templateBase}, Names: []string{templateBase}}}
+	for _, im := range images.Images {
+		if im.Name == api.DefaultImage {
+			continue
+		}
+		t := templateAnswer{TemplateID: im.Name, BuildID: noBuild, Aliases: []string{im.Name}, Names: []string{im.Name}}
+		if im.CreatedAt != nil {
+			t.CreatedAt, t.UpdatedAt = *im.CreatedAt, *im.CreatedAt
+		}
+		out = append(out, t)
+	}
+	writeJSON(w, http.StatusOK, out)
+	return nil
+}
+
+// alias says whether a template exists.
+func (s *Server) alias(w http.ResponseWriter, r request) error {
+	name := r.PathValue("alias")
+	if _, err := s.imageOf(r, name); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"templateID": name, "public": false})
+	return nil
+}
