@@ -1,0 +1,223 @@
+//go:build linux
+
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// e2bVar names a directory with installs of E2B's clients: npm's e2b in its directory js, and PyPI's
+// behind py/bin/python.
+const e2bVar = "CLOCHE_TEST_E2B"
+
+// e2bServer is a daemon that serves clients of E2B.
+type e2bServer struct {
+	*fixture
+	env map[string]string
+}
+
+func newE2BServer(t *testing.T) *e2bServer {
+	t.Helper()
+	s := &e2bServer{fixture: newFixture(t)}
+	s.kill9()
+	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.daemon = exec.Command(s.bin, "serve", "--home", s.home, "--e2b", "127.0.0.1:0")
+	s.daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	s.daemon.Stderr = log
+	err = s.daemon.Start()
+	log.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !poll(func() bool { return json.Unmarshal(s.cloche("e2b", "env", "--json"), &s.env) == nil }) {
+		t.Fatalf("clients of E2B are not served:\n%s", s.lastWords())
+	}
+	return s
+}
+
+// cloche runs a command of the CLI and returns its output.
+func (s *e2bServer) cloche(args ...string) []byte {
+	out, _ := exec.CommandContext(s.t.Context(), s.bin, append(args, "--home", s.home)...).Output()
+	return out
+}
+
+// TestE2BClients runs E2B's own clients, as they are.
+func TestE2BClients(t *testing.T) {
+	dir := os.Getenv(e2bVar)
+	if dir == "" {
+		t.Skipf("needs E2B's clients: set %s, see CONTRIBUTING.md", e2bVar)
+	}
+	s := newE2BServer(t)
+	script, err := os.ReadFile(filepath.Join("test", "e2e", "testdata", "e2b", "client.mjs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, argv := range map[string][]string{
+		"javascript": {"node", "--input-type=module", "-e", string(script)},
+		"python":     {filepath.Join(dir, "py", "bin", "python"), filepath.Join("test", "e2e", "testdata", "e2b", "client.py")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 5*time.Minute))
+			defer cancel()
+			cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+			cmd.WaitDelay = 5 * time.Second
+			if name == "javascript" {
+				cmd.Dir = filepath.Join(dir, "js") // modules are found from here
+			}
+			cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+			for k, v := range s.env {
+				cmd.Env = append(cmd.Env, k+"="+v)
+			}
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "all done\n") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+	s.left()
+}
+
+// ask sends a request to the server for clients of E2B and returns the status and the answer.
+func (s *e2bServer) ask(method, path, body string, headers map[string]string) (status int, answer string) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.env["E2B_API_URL"]+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for k, v := range headers {
+		if k == "Host" {
+			r.Host = v
+			continue
+		}
+		r.Header.Set(k, v)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return res.StatusCode, string(data)
+}
+
+// TestAttackE2B: a key sees its own tenant only, a token opens one sandbox, and a web page gets nothing.
+func TestAttackE2B(t *testing.T) {
+	s := newE2BServer(t)
+	keyOf := func(tenant string) string {
+		key := strings.TrimSpace(string(s.cloche("key", "create", "--tenant", tenant)))
+		if key == "" {
+			t.Fatal("no key")
+		}
+		return key
+	}
+	create := func(key string) (id, token string) {
+		status, answer := s.ask(http.MethodPost, "/v2/sandboxes", `{"templateID":"base","timeout":300}`, map[string]string{"X-API-Key": key})
+		var sb struct{ SandboxID, EnvdAccessToken string }
+		if err := json.Unmarshal([]byte(answer), &sb); err != nil || status != http.StatusCreated {
+			t.Fatalf("create: %d %s", status, answer)
+		}
+		return sb.SandboxID, sb.EnvdAccessToken
+	}
+	acme, evil := keyOf("acme"), keyOf("evil")
+	id, token := create(acme)
+	own, ownToken := create(evil)
+	data := func(id, token string) map[string]string {
+		return map[string]string{"E2b-Sandbox-Id": id, "E2b-Sandbox-Port": "49983", "X-Access-Token": token, "Content-Type": "application/json"}
+	}
+	with := func(h map[string]string, more ...string) map[string]string {
+		out := map[string]string{}
+		for k, v := range h {
+			out[k] = v
+		}
+		for i := 0; i < len(more); i += 2 {
+			out[more[i]] = more[i+1]
+		}
+		return out
+	}
+	const stat = "/filesystem.Filesystem/Stat"
+	if status, answer := s.ask(http.MethodPost, stat, `{"path":"/"}`, data(id, token)); status != http.StatusOK {
+		t.Fatalf("the owner's own request: %d %s", status, answer)
+	}
+	for name, tc := range map[string]struct {
+		method, path, body string
+		headers            map[string]string
+		want               int
+	}{
+		"no key":                          {http.MethodGet, "/v2/sandboxes", "", nil, http.StatusUnauthorized},
+		"a wrong key":                     {http.MethodGet, "/v2/sandboxes", "", map[string]string{"X-API-Key": acme[:len(acme)-1] + "0x"}, http.StatusUnauthorized},
+		"another's sandbox":               {http.MethodGet, "/sandboxes/" + id, "", map[string]string{"X-API-Key": evil}, http.StatusNotFound},
+		"kill another's":                  {http.MethodDelete, "/sandboxes/" + id, "", map[string]string{"X-API-Key": evil}, http.StatusNotFound},
+		"connect to another's":            {http.MethodPost, "/v2/sandboxes/" + id + "/connect", "{}", map[string]string{"X-API-Key": evil}, http.StatusNotFound},
+		"a guessed id":                    {http.MethodGet, "/sandboxes/0000000000000000", "", map[string]string{"X-API-Key": acme}, http.StatusNotFound},
+		"a path as an id":                 {http.MethodGet, "/sandboxes/..%2f" + id, "", map[string]string{"X-API-Key": acme}, http.StatusNotFound},
+		"no token":                        {http.MethodPost, stat, `{"path":"/"}`, data(id, ""), http.StatusUnauthorized},
+		"the token of another":            {http.MethodPost, stat, `{"path":"/"}`, data(id, ownToken), http.StatusUnauthorized},
+		"a key is no token":               {http.MethodPost, stat, `{"path":"/"}`, with(data(id, ""), "X-API-Key", acme), http.StatusUnauthorized},
+		"one of the two headers":          {http.MethodPost, stat, `{"path":"/"}`, map[string]string{"E2b-Sandbox-Id": id}, http.StatusBadRequest},
+		"a sandbox that does not exist":   {http.MethodPost, stat, `{"path":"/"}`, data("0000000000000000", token), http.StatusBadGateway},
+		"a page of a site":                {http.MethodPost, stat, `{"path":"/"}`, with(data(id, token), "Origin", "https://evil.example"), http.StatusForbidden},
+		"a page's own port":               {http.MethodGet, "/", "", map[string]string{"E2b-Sandbox-Id": id, "E2b-Sandbox-Port": "80", "Referer": "https://evil.example/"}, http.StatusForbidden},
+		"a page calls the control plane":  {http.MethodPost, "/v2/sandboxes", `{"templateID":"base"}`, map[string]string{"X-API-Key": "x", "Sec-Fetch-Site": "cross-site"}, http.StatusForbidden},
+		"a name that was bound to here":   {http.MethodGet, "/v2/sandboxes", "", map[string]string{"X-API-Key": "x", "Host": "evil.example"}, http.StatusMisdirectedRequest},
+		"the same with headers":           {http.MethodPost, stat, `{"path":"/"}`, with(data(id, token), "Host", "evil.example"), http.StatusForbidden},
+		"a link without a signature":      {http.MethodGet, "/files?path=/etc/passwd&signature=", "", nil, http.StatusUnauthorized},
+		"a link with a guessed signature": {http.MethodGet, "/files?path=/etc/passwd&signature=v1_" + strings.Repeat("A", 43), "", nil, http.StatusUnauthorized},
+		"the inner route of the server":   {http.MethodPost, "/init", "{}", data(id, token), http.StatusNotFound},
+		"a body that is no JSON":          {http.MethodPost, "/v2/sandboxes", `{`, map[string]string{"X-API-Key": acme}, http.StatusBadRequest},
+		"a body without an end":           {http.MethodPost, "/v2/sandboxes", strings.Repeat(" ", 2<<20), map[string]string{"X-API-Key": acme}, http.StatusRequestEntityTooLarge},
+		"a time that is none":             {http.MethodPost, "/v2/sandboxes", `{"templateID":"base","timeout":-1}`, map[string]string{"X-API-Key": acme}, http.StatusBadRequest},
+		"what this server does not do":    {http.MethodPost, "/sandboxes/" + id + "/snapshots", "{}", map[string]string{"X-API-Key": acme}, http.StatusNotImplemented},
+		"a route that does not exist":     {http.MethodGet, "/nowhere", "", map[string]string{"X-API-Key": acme}, http.StatusNotFound},
+	} {
+		status, answer := s.ask(tc.method, tc.path, tc.body, tc.headers)
+		if status != tc.want {
+			t.Errorf("%s: %d, want %d: %s", name, status, tc.want, answer)
+		}
+		if strings.Contains(answer, token) || strings.Contains(answer, acme) {
+			t.Errorf("%s: the answer has a secret: %s", name, answer)
+		}
+	}
+	// A key that is revoked takes its sandboxes' tokens with it.
+	var keys struct{ Keys []struct{ ID, Tenant string } }
+	if err := json.Unmarshal(s.cloche("key", "ls", "--json"), &keys); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keys.Keys {
+		if k.Tenant == "evil" {
+			s.cloche("key", "revoke", k.ID)
+		}
+	}
+	if status, answer := s.ask(http.MethodPost, stat, `{"path":"/"}`, data(own, ownToken)); status != http.StatusUnauthorized {
+		t.Errorf("after its key was revoked: %d %s", status, answer)
+	}
+	// Another daemon finds the sandboxes again, with their tokens.
+	log, err := os.ReadFile(s.log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{token, ownToken, acme, evil} {
+		if strings.Contains(string(log), secret) {
+			t.Error("the log has a secret")
+		}
+	}
+	if status, answer := s.ask(http.MethodDelete, "/sandboxes/"+id, "", map[string]string{"X-API-Key": acme}); status != http.StatusNoContent {
+		t.Errorf("kill: %d %s", status, answer)
+	}
+	s.cloche("rm", "--force", "sb-"+own)
+	s.left()
+}

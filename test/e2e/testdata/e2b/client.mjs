@@ -1,0 +1,79 @@
+// What a user of E2B's JavaScript SDK does, with the SDK as it is. It prints "all done".
+import assert from 'node:assert/strict'
+import { Sandbox } from 'e2b'
+
+const seconds = n => new Promise(done => setTimeout(done, n * 1000))
+
+const sb = await Sandbox.create({ metadata: { suite: 'e2e', 'k 1': 'v&=2' }, envs: { X: '1' }, timeoutMs: 120_000 })
+assert.match(sb.sandboxId, /^[a-z0-9]+$/)
+assert.equal(await sb.isRunning(), true)
+
+// Commands.
+const hi = await sb.commands.run('echo hi $X; pwd; echo err >&2')
+assert.deepEqual([hi.stdout, hi.stderr, hi.exitCode], ['hi 1\n/home/user\n', 'err\n', 0])
+await assert.rejects(sb.commands.run('exit 3'), e => e.name === 'CommandExitError' && e.exitCode === 3)
+await assert.rejects(sb.commands.run('sleep 60', { timeoutMs: 1000 }), e => e.name === 'TimeoutError')
+const cat = await sb.commands.run('cat', { background: true, stdin: true })
+await sb.commands.sendStdin(cat.pid, 'line\n')
+assert.equal((await sb.commands.list()).some(p => p.pid === cat.pid), true)
+assert.equal(await sb.commands.kill(cat.pid), true)
+assert.equal(await sb.commands.kill(99999), false)
+
+// Files.
+await sb.files.write('a.txt', 'hello')
+assert.equal(await sb.files.read('/home/user/a.txt'), 'hello')
+assert.equal((await (await fetch(await sb.downloadUrl('a.txt'))).text()), 'hello')
+assert.deepEqual([await sb.files.makeDir('d'), await sb.files.makeDir('d')], [true, false])
+await sb.files.rename('a.txt', 'd/b.txt')
+assert.deepEqual((await sb.files.list('d')).map(f => f.path), ['/home/user/d/b.txt'])
+await sb.files.remove('d')
+assert.equal(await sb.files.exists('d'), false)
+await assert.rejects(sb.files.read('a.txt'), e => e.name === 'FileNotFoundError')
+
+// A port, by the headers that a client sends.
+await sb.commands.run('python3 -m http.server 8000', { background: true })
+const page = port => fetch(process.env.E2B_SANDBOX_URL, { headers: { 'E2b-Sandbox-Id': sb.sandboxId, 'E2b-Sandbox-Port': String(port) } })
+for (let n = 0; (await page(8000)).status !== 200; n++) {
+  assert.ok(n < 50, 'the server does not listen')
+  await seconds(0.1)
+}
+const closed = await page(8001)
+assert.deepEqual([closed.status, await closed.json()], [502, { sandboxId: sb.sandboxId, message: 'The sandbox is running but port is not open', port: 8001, code: 502 }])
+
+// The control plane.
+const pages = Sandbox.list({ query: { metadata: { 'k 1': 'v&=2' } }, limit: 1 })
+assert.deepEqual((await pages.nextItems()).map(s => s.sandboxId), [sb.sandboxId])
+const other = await Sandbox.create({ metadata: { suite: 'e2e' }, timeoutMs: 60_000 })
+const seen = []
+for (const all = Sandbox.list({ query: { metadata: { suite: 'e2e' } }, limit: 1 }); all.hasNext;) seen.push(...await all.nextItems())
+assert.deepEqual(seen.map(s => s.sandboxId), [other.sandboxId, sb.sandboxId])
+const before = (await sb.getInfo()).endAt
+await Sandbox.connect(sb.sandboxId, { timeoutMs: 1000 })
+assert.deepEqual((await sb.getInfo()).endAt, before)
+await sb.setTimeout(60_000)
+assert.ok((await sb.getInfo()).endAt < before)
+assert.equal((await sb.getMetrics()).length, 1)
+await other.setTimeout(1000)
+for (let n = 0; await other.isRunning(); n++) {
+  assert.ok(n < 100, 'it outlives its timeout')
+  await seconds(0.1)
+}
+await assert.rejects(Sandbox.connect(other.sandboxId), e => e.name === 'SandboxNotFoundError')
+
+// Pause and resume: a process goes on.
+const long = await sb.commands.run('sleep 1000', { background: true })
+assert.equal(await sb.pause(), true)
+assert.equal(await sb.isRunning(), false)
+assert.equal((await Sandbox.getInfo(sb.sandboxId)).state, 'paused')
+const again = await Sandbox.connect(sb.sandboxId, { timeoutMs: 60_000 })
+assert.equal((await again.commands.list()).some(p => p.pid === long.pid), true)
+assert.equal((await again.commands.run('echo $X')).stdout, '1\n')
+
+// The end, while a command runs.
+const cut = again.commands.run('sleep 1000').then(() => null, e => e)
+await seconds(0.5)
+assert.deepEqual([await again.kill(), await again.kill()], [true, false])
+assert.equal((await cut).name, 'TimeoutError')
+await assert.rejects(Sandbox.getInfo(sb.sandboxId), e => e.name === 'SandboxNotFoundError')
+await assert.rejects(Sandbox.create('no-such-template'), /404.*not found/)
+console.log('all done')

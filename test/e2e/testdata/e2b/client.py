@@ -1,0 +1,44 @@
+"""What a user of E2B's Python SDK does, with the SDK as it is. It prints "all done"."""
+
+import asyncio
+
+from e2b import AsyncSandbox, CommandExitException, NotFoundException, Sandbox
+
+sb = Sandbox.create(metadata={"suite": "py"}, envs={"X": "1"}, timeout=120)
+hi = sb.commands.run("echo hi $X; pwd")
+assert (hi.stdout, hi.exit_code) == ("hi 1\n/home/user\n", 0), hi
+try:
+    sb.commands.run("exit 3")
+    raise AssertionError("no error")
+except CommandExitException as e:
+    assert e.exit_code == 3
+cat = sb.commands.run("cat", background=True, stdin=True)
+sb.commands.send_stdin(cat.pid, "line\n")
+sb.commands.close_stdin(cat.pid)
+assert cat.wait().stdout == "line\n"
+
+sb.files.write("a.txt", "hello")
+assert sb.files.read("/home/user/a.txt") == "hello"
+assert [f.name for f in sb.files.list("/home/user")] == ["a.txt"]
+assert (sb.files.make_dir("d"), sb.files.make_dir("d"), sb.files.exists("zz")) == (True, False, False)
+
+assert [s.sandbox_id for s in Sandbox.list().next_items() if s.metadata == {"suite": "py"}] == [sb.sandbox_id]
+end = sb.get_info().end_at
+Sandbox.connect(sb.sandbox_id, timeout=1)
+assert sb.get_info().end_at == end
+
+
+async def asynchronous() -> None:
+    """The same from the asynchronous client."""
+    box = await AsyncSandbox.connect(sb.sandbox_id)
+    assert (await box.commands.run("cat /home/user/a.txt")).stdout == "hello"
+
+
+asyncio.run(asynchronous())
+assert (sb.kill(), sb.kill(), sb.is_running()) == (True, False, False)
+try:
+    sb.get_info()
+    raise AssertionError("no error")
+except NotFoundException:
+    pass
+print("all done")
