@@ -49,11 +49,11 @@ const (
 // Readiness says how to detect that a process is ready. Exactly one of Port, Log and HTTP is set.
 // The check runs inside the sandbox.
 type Readiness struct {
-	// Port is ready when something accepts TCP connections at 127.0.0.1 on this port.
+	// Port is ready when something accepts TCP connections at 127.0.0.1 or ::1 on this port.
 	Port int `json:"port,omitempty"`
 	// Log is a regular expression (RE2). The process is ready when a line of its output matches.
 	Log string `json:"log,omitempty"`
-	// HTTP is ready when a GET of this path at 127.0.0.1 returns a status below 400.
+	// HTTP is ready when a GET of this path at 127.0.0.1 or ::1 returns a status below 400.
 	HTTP *HTTPProbe `json:"http,omitempty"`
 	// TimeoutMS is how long after the start the process is reported as not ready. The process
 	// keeps running. 0 is DefaultReadyTimeoutMS.
@@ -217,3 +217,53 @@ type AttachRequest struct {
 	Rows uint16 `json:"rows,omitempty"`
 	Cols uint16 `json:"cols,omitempty"`
 }
+
+// MaxOpenPorts is the maximum number of open ports of a sandbox.
+const MaxOpenPorts = 32
+
+// PortSpec opens a TCP port of a sandbox as a URL.
+type PortSpec struct {
+	// Port is the port inside the sandbox, 1 to 65535.
+	Port int `json:"port"`
+	// Public lets every client that can connect to the daemon's listener for ports use the URL.
+	// Otherwise requests need the token that the answer has.
+	Public bool `json:"public,omitempty"`
+	// TTLMS closes the port after this time. 0 closes it with the sandbox, or after the policy's
+	// maximum if there is one.
+	TTLMS int64 `json:"ttl_ms,omitempty"`
+	// KeepHost passes the Host and Origin of requests on to the program. Otherwise the program
+	// gets localhost:PORT, as if the browser ran beside it.
+	KeepHost bool `json:"keep_host,omitempty"`
+}
+
+// OpenPort is an open port of a sandbox.
+type OpenPort struct {
+	Port     int  `json:"port"`
+	Public   bool `json:"public"`
+	KeepHost bool `json:"keep_host,omitempty"`
+	// URL is the origin of the port, without a token: "http://8000-ID.localhost:PORT/".
+	URL       string    `json:"url"`
+	CreatedAt time.Time `json:"created_at"`
+	// ExpiresAt is nil if the port stays open until it is closed or the sandbox ends.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+}
+
+// OpenedPort is the answer to the opening of a port. No other answer has the token.
+type OpenedPort struct {
+	OpenPort
+	// Token is empty for a public port. Programs send it in the header PortTokenHeader.
+	Token string `json:"token,omitempty"`
+	// AccessURL is URL with the token in the query parameter PortTokenParameter, for a browser.
+	AccessURL string `json:"access_url"`
+}
+
+// PortList is the open ports of a sandbox, sorted by number.
+type PortList struct {
+	Ports []OpenPort `json:"ports"`
+}
+
+// Where requests to an open port have its token. Neither reaches the sandbox.
+const (
+	PortTokenHeader    = "X-Cloche-Port-Token"
+	PortTokenParameter = "cloche_token"
+)

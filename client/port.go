@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -20,7 +21,37 @@ const (
 	portLinger = 5 * time.Second
 )
 
-// DialPort connects to a TCP port inside a sandbox, at 127.0.0.1. ctx limits only the connecting.
+// OpenPort opens a port of a sandbox as a URL. A port that is open already gets a new token, and the
+// earlier one ends.
+func (c *Client) OpenPort(ctx context.Context, ref string, spec api.PortSpec) (api.OpenedPort, error) {
+	var opened api.OpenedPort
+	path, err := sandboxPath(ref, "/ports")
+	if err == nil {
+		err = c.call(ctx, http.MethodPost, path, nil, spec, &opened)
+	}
+	return opened, err
+}
+
+// OpenPorts returns the open ports of a sandbox, sorted by number.
+func (c *Client) OpenPorts(ctx context.Context, ref string) (api.PortList, error) {
+	var list api.PortList
+	path, err := sandboxPath(ref, "/ports")
+	if err == nil {
+		err = c.call(ctx, http.MethodGet, path, nil, nil, &list)
+	}
+	return list, err
+}
+
+// ClosePort closes an open port of a sandbox, and ends the connections to it.
+func (c *Client) ClosePort(ctx context.Context, ref string, port int) error {
+	path, err := sandboxPath(ref, "/ports/"+strconv.Itoa(port))
+	if err == nil {
+		err = c.call(ctx, http.MethodDelete, path, nil, nil, nil)
+	}
+	return err
+}
+
+// DialPort connects to a TCP port inside a sandbox, at 127.0.0.1 or ::1. ctx limits only the connecting.
 // The connection has deadlines, and a CloseWrite that closes one direction: pass it to an
 // http.Transport, or copy to and from it. A connection that breaks is not replaced.
 func (c *Client) DialPort(ctx context.Context, ref string, port int) (net.Conn, error) {

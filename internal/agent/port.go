@@ -18,7 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
-// DialPort connects to 127.0.0.1:port inside. ctx bounds only the call. The
+// DialPort connects to 127.0.0.1:port inside, or to [::1]:port if no process listens there. ctx bounds only the call. The
 // connection has CloseWrite. Where nothing listens the error is
 // api.CodeUnavailable and may be retried.
 func (c *Client) DialPort(ctx context.Context, port int) (net.Conn, error) {

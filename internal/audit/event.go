@@ -60,6 +60,9 @@ const (
 	// VerbUsePath is the verb of the record of what a rule on a path refused to a
 	// program inside. A caller's use of a file has the caller's verb.
 	VerbUsePath = "use_path"
+	// VerbUsePort is the verb of the record of a request to the URL of a port: each refused one,
+	// and each that exchanged a token for a cookie.
+	VerbUsePort = "use_port"
 	// VerbConnect is the verb of the record of a connection that a server in front of
 	// the daemon refused, before any verb was asked for.
 	VerbConnect = "connect"

@@ -43,7 +43,6 @@ func dockerWord(word string) (hint string, ok bool) {
 		"history":  "`cloche image inspect IMAGE` lists the layers",
 		"search":   "ask the registry itself, and bring an image with `cloche image pull IMAGE`",
 		"login":    "pulls use the logins in the Docker configuration (~/.docker/config.json) of the user that the daemon runs as: `docker login` writes it",
-		"port":     "`cloche port-forward SANDBOX 8080:80` makes a port of a sandbox reachable here; `cloche endpoint ls SANDBOX` lists its endpoints",
 		"context":  "--host or CLOCHE_HOST names another daemon",
 		"system":   "`cloche doctor` tells what works on this machine, `cloche status` whether sandboxes can be made, and `cloche image prune` frees space",
 		"plugin":   "`cloche doctor` lists the engines, which are compiled in",
@@ -99,7 +98,7 @@ func foreignFlag(err error) string {
 	case "hostname":
 		return "--name is the host name inside too"
 	case "P", "expose", "publish-all", "link":
-		return "`cloche port-forward SANDBOX 8080:80` makes a port reachable here"
+		return "`cloche port open SANDBOX 8000` gives a port a URL, and `cloche port-forward SANDBOX 8080:80` makes one reachable here"
 	case "restart":
 		return "`cloche start --restart always SANDBOX -- COMMAND` starts a process again"
 	case "platform":

@@ -56,7 +56,10 @@ func TestDockerFlagsRefused(t *testing.T) {
 	home := f.listen()
 	for args, says := range map[string]string{
 		"run -p 8080:80 -- x":                      "cloche port-forward",
-		"create -p 80":                             "cloche port-forward",
+		"create -p 0":                              "cloche port-forward",
+		"hold -p 80":                               "cloche port open",
+		"create -p 80 --count 2":                   "cloche port open",
+		"run --json -p 80 -- x":                    "--detach",
 		"run -v data:/data -- x":                   "--workspace data:/PATH",
 		"run --network host -- x":                  "--endpoint",
 		"run --network none --net on -- x":         "give one of them",
@@ -86,7 +89,7 @@ func TestDockerWords(t *testing.T) {
 		"build .": "cloche image import", "compose up": "cloche start", "up": "cloche start", "swarm init": "CLOCHE_HOST", "network ls": "cloche egress",
 		"volume ls": "cloche workspace", "restart box": "cloche start --restart", "rename a b": "cloche create --name", "update x": "cloche extend",
 		"tag a b": "image import --name", "push x": "snapshot create", "save x": "snapshot create", "load": "image import", "login": "config.json",
-		"logout": "config.json", "container ls": "`cloche ls`", "port box": "port-forward", "system df": "cloche doctor", "context ls": "--host",
+		"logout": "config.json", "container ls": "`cloche ls`", "port box": "cloche port ls box", "system df": "cloche doctor", "context ls": "--host",
 	} {
 		got := runCLI(t, homeEnv(home), nil, nil, strings.Fields(word)...)
 		if got.status != 125 || !strings.Contains(got.err, says) || strings.Contains(got.err, "did you mean") {

@@ -103,6 +103,9 @@ type Options struct {
 	Version   string
 	// E2BURL returns the address of the API server for clients of E2B, or "". It can be nil.
 	E2BURL func() string
+	// PortOrigin returns the origin of a port's URL, such as "http://8000-ID.localhost:PORT", and
+	// starts to serve it if needed. Nil in a run without a daemon, where no port has a URL.
+	PortOrigin func(ctx context.Context, sandbox string, port int) (string, error)
 	// Home is Cloche's home directory, which no sandbox may see.
 	Home string
 	// HomeFull returns which resource the file system of Home has run out of. Nil asks the
@@ -127,6 +130,7 @@ type Service struct {
 	rates     rates
 	failures  failures
 	readiness readiness
+	ports     portRefusals
 	metrics   *metrics.Set
 }
 
@@ -178,6 +182,32 @@ func (s *Service) Status(ctx context.Context, caller Caller) api.Status {
 		st.Reason, st.Message = reason, message
 	}
 	return st
+}
+
+// Info returns what a caller can learn about the daemon before any other request.
+func (s *Service) Info(_ context.Context, caller Caller) api.Info {
+	info := policy.InfoOf(caller, s.rules())
+	info.Version = s.opts.Version
+	if s.opts.E2BURL != nil {
+		info.E2BURL = s.opts.E2BURL()
+	}
+	return info
+}
+
+// ResolveName returns the sandbox that an identity selects, and whether it exists.
+func (s *Service) ResolveName(ctx context.Context, caller Caller, asked api.Naming) (api.ResolvedName, error) {
+	t, err := policy.DecideTarget(api.RefByNaming, asked, caller, s.rules())
+	if err != nil {
+		return api.ResolvedName{}, s.refused(ctx, caller, policy.VerbGet, "", nil, err)
+	}
+	out := api.ResolvedName{Name: t.Ref()}
+	switch sb, err := s.opts.Sandboxes.Get(caller, t.Ref()); {
+	case err == nil && t.Check(sb) == nil:
+		out.Sandbox = sb.ID
+	case err != nil && api.CodeOf(err) != api.CodeNotFound:
+		return api.ResolvedName{}, err
+	}
+	return out, nil
 }
 
 // Engines returns what each engine can do on this machine. The reports are cached for a few

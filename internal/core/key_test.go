@@ -85,7 +85,10 @@ func TestTenantsAreApart(t *testing.T) {
 			_, err := h.CreateSnapshot(t.Context(), red, id, api.SnapshotRequest{})
 			return err
 		},
-		"port": func(id string) error { _, err := h.DialPort(t.Context(), red, id, 80); return err },
+		"open port":  func(id string) error { _, err := h.OpenPort(t.Context(), red, id, api.PortSpec{Port: 80}); return err },
+		"open ports": func(id string) error { _, err := h.OpenPorts(t.Context(), red, id); return err },
+		"close port": func(id string) error { return h.ClosePort(t.Context(), red, id, 80) },
+		"port":       func(id string) error { _, err := h.DialPort(t.Context(), red, id, 80); return err },
 		"explain": func(id string) error {
 			_, err := h.ExplainPolicy(t.Context(), red, api.PolicyQuestion{Verb: "exec", Sandbox: id})
 			return err

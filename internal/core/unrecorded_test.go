@@ -33,12 +33,12 @@ func verbsWithoutRecord() map[string]string {
 	}
 	for why, names := range map[string]string{ // of which the first three are in SECURITY.md
 		looks: "Admit Approvals Audit AuditUsage Authenticate Doctor Egress EgressLog EngineAtLeast Endpoint Endpoints Engines Errors Events " +
-			"ExplainPolicy Get GetProcess GetRecording GetSkill GetSnapshot GetWorkspace Glob Guidance Images Info InspectImage Keys List " +
+			"ExplainPolicy Get GetProcess GetRecording GetSkill GetSnapshot GetWorkspace Glob Guidance Images Info InspectImage Keys List OpenPorts " +
 			"ListFiles Metrics PreviewSkills Job Jobs Processes Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
 			"Ready Snapshots StatFile Stats Status StatusMany VerifyAudit WaitProcess Workspaces FollowJob Heartbeat",
-		ends:    "CancelJob Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
+		ends:    "CancelJob ClosePort Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
 		input:   "ResizeProcess WriteStdin",
-		fixture: "Answered Asked CloseJobs Ended Exchanged Happened KeepSkills Left RecoverJobs RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
+		fixture: "Answered Asked AuthorizePublish CloseJobs Ended Exchanged Happened KeepSkills Left RecoverJobs RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
 		refuse:  "CreateMany RunStream Hold AnswerApproval ContinueJob",
 	} {
 		for name := range strings.FieldsSeq(names) {
@@ -55,6 +55,10 @@ func TestNothingWithoutARecord(t *testing.T) {
 	h := newFixture(t)
 	ctx := t.Context()
 	sb, err := h.Create(ctx, operator, api.SandboxSpec{Name: "box", Egress: &api.Egress{Allow: []string{"a.example"}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := h.OpenPort(ctx, operator, "box", api.PortSpec{Port: 80})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,6 +109,11 @@ func TestNothingWithoutARecord(t *testing.T) {
 		},
 		"CreateWorkspace": func() error {
 			_, err := h.CreateWorkspace(ctx, operator, api.WorkspaceSpec{Name: "more"})
+			return err
+		},
+		"OpenPort": func() error { _, err := h.OpenPort(ctx, operator, "box", api.PortSpec{Port: 81}); return err },
+		"UsePort": func() error {
+			_, err := h.UsePort(ctx, core.PortRequest{Sandbox: sb.ID, Port: 80, Exchange: true, Tokens: []string{port.Token}, Local: loopback})
 			return err
 		},
 		"DialPort": func() error { _, err := h.DialPort(ctx, operator, "box", 80); return err },

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -98,6 +99,9 @@ func newFixtureOf(t *testing.T, jobs string) *fixture {
 		HomeFull:  func(string) string { return h.full },
 		Sandboxes: m, Images: images, Workspaces: spaces, Snapshots: snaps, Audit: log, Prober: core.NewProber(engines), Logger: logger, Home: h.dir,
 		Skills: skill.Open(filepath.Join(h.dir, "skills")), Redactor: canary{},
+		PortOrigin: func(_ context.Context, sandbox string, port int) (string, error) {
+			return fmt.Sprintf("http://%d-%s.localhost", port, sandbox), nil
+		},
 	})
 	t.Cleanup(func() {
 		h.machine.SetFaults(fake.Faults{})

@@ -62,8 +62,10 @@ type app struct {
 	listeners atomic.Pointer[listeners]
 	// e2b is the address at which clients of E2B are served; nil until they are.
 	e2b atomic.Pointer[string]
-	log       *slog.Logger
-	closers   []func(context.Context) error
+	// ports is where it serves ports of sandboxes; nil until it does.
+	ports   atomic.Pointer[ports]
+	log     *slog.Logger
+	closers []func(context.Context) error
 }
 
 // build wires the packages. With ephemeral, the sandboxes die with this process.
@@ -133,7 +135,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 		Jobs: kept, Rules: h.rules, Keys: h.keys, Sandboxes: h.manager, Images: images, Workspaces: workspaces, Snapshots: snapshots, Audit: log, Events: events, Approvals: approvals, Prober: h.prober(engines),
 		Logger: logger, Redactor: h.secrets, Version: cfg.Version, Home: h.home.dir, UserHome: userHome, SocketDirs: socketDirs(cfg), E2BURL: h.e2bURL,
 		ImagePins:  func() ([]string, error) { return h.imagePins(snapshots) },
-		Recordings: recordings, Skills: skill.Open(cmp.Or(cfg.SkillsDir, h.home.path("skills"))),
+		Recordings: recordings, Skills: skill.Open(cmp.Or(cfg.SkillsDir, h.home.path("skills"))), PortOrigin: h.portOriginOf(ephemeral),
 	})
 	h.closers = append(h.closers, h.core.CloseJobs)
 	if err := snapshots.Sweep(); err != nil {

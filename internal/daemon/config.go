@@ -19,6 +19,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/config"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
 	"github.com/cloche-dev/cloche/internal/httpapi"
+	"github.com/cloche-dev/cloche/internal/ingress"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/rulefile"
@@ -62,6 +63,12 @@ const (
 	keyDeadlineWork     = "deadlines.work"
 	keyDeadlineTransfer = "deadlines.transfer"
 	keyDeadlineAgent    = "deadlines.agent"
+
+	// Where and under which URL ports of sandboxes are served.
+	keyPortsListen = "ports.listen"
+	keyPortsURL    = "ports.url"
+	keyPortsCert   = "ports.tls.cert"
+	keyPortsKey    = "ports.tls.key"
 
 	// keyBoxListen has the daemon serve LangBot too.
 	keyBoxListen = "box.listen"
@@ -141,6 +148,10 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyE2BProfile},
 		{Name: keyE2BAllow, List: true},
 		{Name: keyE2BDomain, Check: domainNamed},
+		{Name: keyPortsListen, Check: hostPort},
+		{Name: keyPortsURL, Check: portsURL},
+		{Name: keyPortsCert, Path: true},
+		{Name: keyPortsKey, Path: true},
 		{Name: keyOCIRuntime, Check: runtimeName},
 		{Name: keyNsjailPath, Path: true},
 		{Name: keyNativeWaiting, Default: []string{strconv.Itoa(DefaultWaiting)}, Check: from(0, 64)},
@@ -174,6 +185,12 @@ func domainNamed(v string) (string, bool) {
 func hostPort(v string) (string, bool) {
 	_, ok := boxAt(v)
 	return "write an address with its port, such as 127.0.0.1:5410", ok
+}
+
+// portsURL takes the URL of ports, and nothing.
+func portsURL(v string) (string, bool) {
+	_, err := ingress.ParseBase(v)
+	return "write the scheme, an asterisk for the name of a port, and the domain: https://*.box.example.org", v == "" || err == nil
 }
 
 // boxAt is the API server for LangBot at an address; nil without one.
@@ -261,12 +278,8 @@ func Configure(in ConfigInput) (Configuration, error) {
 	if out.Rules.Optional {
 		out.Rules.Path = filepath.Join(home, "policy.yaml")
 	}
-	if cert, key := textOf(settings, keyTLSCert), textOf(settings, keyTLSKey); (cert == "") != (key == "") {
-		missing := keyTLSCert
-		if key == "" {
-			missing = keyTLSKey
-		}
-		return Configuration{}, api.Invalid(missing, "TLS needs a certificate and its key, and %s is missing", missing).WithHint("name both with --tls-cert and --tls-key")
+	if err := pairs(settings); err != nil {
+		return Configuration{}, err
 	}
 	level := slog.LevelInfo
 	if err := level.UnmarshalText([]byte(textOf(settings, keyLogLevel))); err != nil {
@@ -297,6 +310,10 @@ func Configure(in ConfigInput) (Configuration, error) {
 		AgentSilence: durationOf(settings, keyDeadlineAgent),
 		Admission:    policy.Admission{Starting: numberOf(settings, keyMaxStarting), Queued: numberOf(settings, keyMaxQueued)},
 	}
+	out.Config.Ingress = Ingress{
+		Listen: textOf(settings, keyPortsListen), URL: textOf(settings, keyPortsURL),
+		TLSCert: textOf(settings, keyPortsCert), TLSKey: textOf(settings, keyPortsKey),
+	}
 	out.Config.Box, _ = boxAt(textOf(settings, keyBoxListen)) // it was checked
 	if at := textOf(settings, keyE2BListen); at != "" {
 		out.Config.E2B = &E2B{
@@ -304,6 +321,24 @@ func Configure(in ConfigInput) (Configuration, error) {
 		}
 	}
 	return out, nil
+}
+
+// pairs refuses a certificate without its key, and a key without its certificate.
+func pairs(settings []config.Setting) error {
+	for _, pair := range [][3]string{
+		{keyTLSCert, keyTLSKey, "name both with --tls-cert and --tls-key"}, {keyPortsCert, keyPortsKey, "set both"},
+	} {
+		cert, key := textOf(settings, pair[0]), textOf(settings, pair[1])
+		if (cert == "") == (key == "") {
+			continue
+		}
+		missing := pair[0]
+		if key == "" {
+			missing = pair[1]
+		}
+		return api.Invalid(missing, "TLS needs a certificate and its key, and %s is missing", missing).WithHint("%s", pair[2])
+	}
+	return nil
 }
 
 func valuesOf(settings []config.Setting, key string) []string {

@@ -58,6 +58,8 @@ type Config struct {
 	// Waiting is how many agents of the engine native a daemon keeps that wait for the next
 	// sandboxes, once there was one; zero keeps no agents.
 	Waiting int
+	// Ingress is how ports of sandboxes are served.
+	Ingress Ingress
 	// Box has the daemon serve LangBot too; nil does not.
 	Box *Box
 	// E2B has the daemon serve clients of E2B too; nil does not.

@@ -142,10 +142,12 @@ func socketDirs(cfg Config) []string {
 // for a sandbox. A listener at every address is one at any.
 func (h *app) isListener(to netip.AddrPort) bool {
 	open := h.listeners.Load()
-	if open == nil {
-		return false
-	}
-	for _, ln := range *open {
+	return open != nil && open.at(to) || h.ports.Load().listensAt(to)
+}
+
+// at says whether one of the listeners is at an address.
+func (d listeners) at(to netip.AddrPort) bool {
+	for _, ln := range d {
 		at, ok := ln.Addr().(*net.TCPAddr)
 		if !ok || at.Port != int(to.Port()) {
 			continue

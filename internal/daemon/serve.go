@@ -61,6 +61,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return errors.Join(err, box.close(ctx))
 	}
+	ports, err := h.openPorts(ctx, cfg.Ingress)
+	if err != nil {
+		return errors.Join(err, e2b.close(), box.close(ctx))
+	}
+	defer ports.close()
 	served := make(chan error, len(listeners))
 	var wg sync.WaitGroup
 	defer h.followRules(ctx)()
@@ -74,12 +79,14 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	case err = <-served:
 	case err = <-box.ended():
 	case err = <-e2b.ended():
+	case err = <-ports.ended():
 	case err = <-gone:
 		h.log.Error("end with the home", "error", err)
 		h.manager.Homeless()
 	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
+	ports.close()
 	err = errors.Join(err, box.close(closing), e2b.close(), server.Shutdown(closing))
 	wg.Wait()
 	return err

@@ -77,7 +77,7 @@ func TestContractHasTheFields(t *testing.T) {
 		api.AuditUsage{}, api.AuditUsageRow{},
 		api.ErrorRecord{}, api.ErrorList{}, api.ToolRead{}, api.ToolText{}, api.ToolWrite{}, api.ToolWritten{}, api.ToolEdit{}, api.ToolGlob{}, api.ToolFiles{}, api.ToolFile{}, api.ToolGrep{}, api.ToolLines{}, api.ToolMatch{},
 		api.Guidance{}, api.GuidanceSkill{},
-		api.SnapshotRequest{}, api.Snapshot{}, api.SnapshotList{}, api.Change{}, api.Diff{},
+		api.SnapshotRequest{}, api.Snapshot{}, api.SnapshotList{}, api.PortSpec{}, api.OpenPort{}, api.OpenedPort{}, api.PortList{}, api.Change{}, api.Diff{},
 	}
 	for _, v := range types {
 		typ := reflect.TypeOf(v)
@@ -302,8 +302,8 @@ func TestContractHoldsInAnswers(t *testing.T) {
 		{"POST", sb + "/snapshots", "", js, `{"name":"box"}`, 201},
 		{"GET", "/v1/snapshots/{ref}", "", "", "", 200},
 		{"DELETE", "/v1/snapshots/{ref}", "", "", "", 204},
-		{"GET", sb + "/egress", "", "", "", 200},
-		{"GET", sb + "/egress", "x=y", "", "", 400},
+		{"POST", sb + "/ports", "", js, `{"port":7,"ttl_ms":60000,"public":true,"keep_host":true}`, 201}, {"POST", sb + "/ports", "", js, `{"port":0}`, 400}, {"GET", sb + "/ports", "", "", "", 200},
+		{"GET", sb + "/ports", "x=y", "", "", 400}, {"DELETE", sb + "/ports/{port}", "", "", "", 204}, {"DELETE", sb + "/ports/{port}", "x=y", "", "", 400}, {"GET", sb + "/egress", "", "", "", 200}, {"GET", sb + "/egress", "x=y", "", "", 400},
 		{"PATCH", sb + "/egress", "", js, `{"allow":["a.org"],"deny":["b.org"],"remove":["deny c.org"],"for_ms":1000}`, 200},
 		{"PATCH", sb + "/egress", "", js, `{"allow":["forbidden.org"]}`, 403},
 		{"PUT", sb + "/egress", "", js, `{"network":"on","egress":{"allow":["a.org"]}}`, 200},

@@ -68,6 +68,9 @@ type Core interface {
 	RemoveProcess(ctx context.Context, caller core.Caller, ref, id string) error
 	Attach(ctx context.Context, caller core.Caller, ref, id string, r api.AttachRequest) (Attachment, error)
 	DialPort(ctx context.Context, caller core.Caller, ref string, port int) (net.Conn, error)
+	OpenPort(ctx context.Context, caller core.Caller, ref string, spec api.PortSpec) (api.OpenedPort, error)
+	OpenPorts(ctx context.Context, caller core.Caller, ref string) (api.PortList, error)
+	ClosePort(ctx context.Context, caller core.Caller, ref string, port int) error
 
 	Endpoints(ctx context.Context, caller core.Caller, ref string) (api.EndpointList, error)
 	Endpoint(ctx context.Context, caller core.Caller, ref, name string) (api.EndpointStatus, error)

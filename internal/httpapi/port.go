@@ -29,9 +29,9 @@ func (s processes) port(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
-	port, err := strconv.ParseUint(r.PathValue("port"), 10, 16)
-	if err != nil || port == 0 {
-		return api.Invalid("port", "%q is no port", clip(r.PathValue("port"), 40)).WithHint("give a number from 1 to 65535")
+	port, err := portOf(r)
+	if err != nil {
+		return err
 	}
 	if err := wantsSocket(w, r); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (s processes) port(w http.ResponseWriter, r request) error {
 	ctx, cancel := context.WithCancel(core.WithRequestID(s.live, r.id))
 	defer cancel()
 	defer r.untilBarred(cancel)()
-	conn, err := s.dialPort(ctx, cancel, r, int(port))
+	conn, err := s.dialPort(ctx, cancel, r, port)
 	if err != nil {
 		return err
 	}
@@ -54,6 +54,59 @@ func (s processes) port(w http.ResponseWriter, r request) error {
 	}
 	defer ws.CloseNow()
 	tunnel(&socket{conn: ws, peer: s.peerOf(r), ctx: ctx, cancel: cancel}, conn)
+	return nil
+}
+
+// portOf is the port in the path.
+func portOf(r request) (int, error) {
+	port, err := strconv.ParseUint(r.PathValue("port"), 10, 16)
+	if err != nil || port == 0 {
+		return 0, api.Invalid("port", "%q is no port", clip(r.PathValue("port"), 40)).WithHint("give a number from 1 to 65535")
+	}
+	return int(port), nil
+}
+
+func (s processes) openPort(w http.ResponseWriter, r request) error {
+	var spec api.PortSpec
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readJSON(w, r, &spec); err != nil {
+		return err
+	}
+	opened, err := s.core.OpenPort(context.WithoutCancel(r.Context()), r.caller, r.ref(), spec)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, opened)
+	return nil
+}
+
+func (s processes) openPorts(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	list, err := s.core.OpenPorts(r.Context(), r.caller, r.ref())
+	if err != nil {
+		return err
+	}
+	list.Ports = nonNil(list.Ports)
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (s processes) closePort(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	port, err := portOf(r)
+	if err != nil {
+		return err
+	}
+	if err := s.core.ClosePort(context.WithoutCancel(r.Context()), r.caller, r.ref(), port); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 

@@ -29,6 +29,10 @@ const (
 	VerbStdin     Verb = "write_stdin"
 	VerbAttach    Verb = "attach"
 	VerbPort      Verb = "dial_port"
+	// VerbOpenPort, VerbPorts and VerbClosePort are about ports that have a URL.
+	VerbOpenPort  Verb = "open_port"
+	VerbPorts     Verb = "list_ports"
+	VerbClosePort Verb = "close_port"
 	VerbHeartbeat Verb = "heartbeat"
 	VerbExtend    Verb = "extend"
 	VerbPause     Verb = "pause"
@@ -130,7 +134,7 @@ const (
 func Verbs() []Verb {
 	return slices.Concat(ObservingVerbs(), []Verb{
 		VerbCreate, VerbRun, VerbRemove, VerbStop, VerbKill, VerbExec, VerbStart, VerbSignal, VerbResize, VerbStdin, VerbAttach,
-		VerbPort, VerbHeartbeat, VerbExtend, VerbPause, VerbResume, VerbRemoveProcess, VerbWriteFile, VerbMoveFile, VerbRemoveFile, VerbTarIn,
+		VerbPort, VerbOpenPort, VerbClosePort, VerbHeartbeat, VerbExtend, VerbPause, VerbResume, VerbRemoveProcess, VerbWriteFile, VerbMoveFile, VerbRemoveFile, VerbTarIn,
 		VerbDoctor, VerbCreateWorkspace, VerbRemoveWorkspace, VerbCommit, VerbRollback, VerbSnapshot, VerbRemoveSnapshot,
 		VerbPullImage, VerbImportImage, VerbBuildImage, VerbRemoveImage, VerbPruneImages, VerbCreateKey, VerbListKeys, VerbRevokeKey,
 		VerbVerifyAudit, VerbChangeEgress, VerbAnswer, VerbAddEndpoint, VerbRemoveEndpoint, VerbServeEndpoint,
@@ -150,7 +154,7 @@ func ObservingVerbs() []Verb {
 		VerbJobs, VerbGetJob,
 		VerbRecordings, VerbGetRecording,
 		VerbSkills, VerbGetSkill,
-		VerbErrors, VerbGuidance, VerbMetrics,
+		VerbErrors, VerbGuidance, VerbMetrics, VerbPorts,
 	}
 }
 

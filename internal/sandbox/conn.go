@@ -36,7 +36,7 @@ type agentConn struct {
 	still   func() bool
 
 	// dialing is held by who dials, for as long as that takes. It goes before mu.
-	dialing semaphore
+	dialing await.Lock
 	mu      sync.Mutex
 	client  *agent.Client
 	closed  bool
@@ -47,24 +47,6 @@ type agentConn struct {
 	failure error
 	failed  time.Time
 }
-
-// semaphore is a lock that is waited for with a context. Its zero value is free.
-type semaphore struct {
-	once sync.Once
-	held chan struct{}
-}
-
-func (l *semaphore) lock(ctx context.Context) error {
-	l.once.Do(func() { l.held = make(chan struct{}, 1) })
-	select {
-	case l.held <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (l *semaphore) unlock() { <-l.held }
 
 // DefaultAgentSilence is how long an agent that calls wait for may answer no ping. An agent
 // that is slow is not one that is gone: it is longer than the grace behind a timeout.
@@ -85,10 +67,10 @@ func (c *agentConn) Get(ctx context.Context) (*agent.Client, error) {
 	name := named(c.inst, theAgent)
 	defer await.Of(ctx, name)()
 	asked := now()
-	if err := c.dialing.lock(ctx); err != nil {
+	if err := c.dialing.Lock(ctx); err != nil {
 		return nil, process.CanceledCall(err)
 	}
-	defer c.dialing.unlock()
+	defer c.dialing.Unlock()
 	if client, err := c.current(); client != nil || err != nil {
 		return client, err // another call dialled before
 	}

@@ -88,6 +88,7 @@ func (s *live) finish(end ending) {
 			end.reason = s.excess.Message
 		}
 		s.end = end
+		s.ports.Close(true)
 		close(s.ended)
 	}
 }

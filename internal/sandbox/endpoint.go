@@ -1,8 +1,6 @@
 package sandbox
 
-import (
-	"context"
-)
+import "context"
 
 // openEndpoints is the step of a create that opens endpoints, before any program runs.
 func (c *creation) openEndpoints(ctx context.Context) error {

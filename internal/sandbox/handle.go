@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/sandbox/deadline"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
+	"github.com/cloche-dev/cloche/internal/sandbox/ports"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 	"github.com/cloche-dev/cloche/internal/sandbox/retry"
 )
@@ -24,6 +25,7 @@ func (h handle) Use() (release func())   { return h.s.use() }
 func (h handle) Explain(err error) error { return h.s.explain(err) }
 func (h handle) StoppedAt() *time.Time   { return h.s.snapshot().StoppedAt }
 func (h handle) Info() api.Sandbox       { return h.s.snapshot() }
+func (h handle) PortConn() ports.Conn    { return h.Dialer()() }
 
 // Agent implements endpoints.Sandbox.
 func (h handle) Agent(ctx context.Context) (*agent.Client, error) {
@@ -33,12 +35,30 @@ func (h handle) Agent(ctx context.Context) (*agent.Client, error) {
 // connect gives the tables of a new record their services.
 func (m *Manager) connect(s *live) {
 	s.endpoints.Init(m.Service, endpoints.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, handle{m, s})
+	s.ports.Init(handle{m, s})
 	s.deadlines.Init(deadline.Options{
 		Sandbox: s.id, Dir: s.dir, Context: m.ctx, Background: m.background, Logger: m.log, Grace: m.deadlineGrace, Look: m.deadlineLook,
 		Process: func(ctx context.Context, id string) (*api.Process, error) { return m.askAbout(ctx, s, id) },
 		Condemn: func(reason string, cause error) { m.condemn(s, reason, cause) },
 	})
 	s.procs.Init(m.Runner, process.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, s.dir, handle{m, s})
+}
+
+// portsOf returns the open ports of the sandbox with an ID, or nil.
+func portsOf(m *Manager, id string) *ports.Table {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.byID[id]; s != nil {
+		return &s.ports
+	}
+	return nil
+}
+
+// SavePorts implements ports.Sandbox.
+func (h handle) SavePorts() error {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.s.save()
 }
 
 // SharedDirs implements endpoints.Sandbox.

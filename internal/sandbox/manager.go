@@ -31,6 +31,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 	"github.com/cloche-dev/cloche/internal/sandbox/files"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+	"github.com/cloche-dev/cloche/internal/sandbox/ports"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 	"github.com/cloche-dev/cloche/internal/sandbox/quota"
 	"github.com/cloche-dev/cloche/internal/sandbox/retention"
@@ -112,6 +113,8 @@ type Manager struct {
 	*files.Files
 	*process.Runner
 	*endpoints.Service
+	// Ports are the ports of sandboxes that have a URL.
+	Ports *ports.Service
 
 	opts Options
 	log  *slog.Logger
@@ -177,6 +180,7 @@ type live struct {
 	deadlines deadline.Table
 	// endpoints are those that it has now.
 	endpoints endpoints.Table
+	ports     ports.Table
 
 	// space is what is known of what its workspace takes.
 	space quota.State
@@ -306,6 +310,7 @@ func New(opts Options) *Manager {
 		Sockets: opts.EndpointSockets, Secrets: opts.Secrets, Redact: opts.Redact, Exchanged: opts.Exchanged,
 		Find: finder(m, func(s *live) *endpoints.Table { return &s.endpoints }),
 	})
+	m.Ports = ports.New(ports.Options{Find: finder(m, func(s *live) *ports.Table { return &s.ports }), Lookup: func(id string) *ports.Table { return portsOf(m, id) }})
 	m.wg.Go(m.reaper.reap)
 	m.workspaces.quotas = quota.New(quota.Options{
 		Context: ctx, Background: m.background, Logger: opts.Logger, Dir: m.sandboxesDir(),
@@ -572,6 +577,7 @@ func (m *Manager) Close(ctx context.Context) error {
 		}
 		s.mu.Unlock()
 		s.deadlines.End()
+		s.ports.Close(false)
 		if conn != nil {
 			conn.Close()
 		}

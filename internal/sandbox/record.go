@@ -46,6 +46,8 @@ type record struct {
 	LastUse time.Time `json:",omitzero"`
 	// Endpoints are as they were granted.
 	Endpoints []policy.EndpointGrant `json:",omitempty"`
+	// Ports are the open ports.
+	Ports []policy.PortGrant `json:",omitempty"`
 	// Egress is what may leave it; nil without a network.
 	Egress *policy.EgressGrant `json:",omitempty"`
 	// Secrets are those that its processes have, without their values; Trusts says that

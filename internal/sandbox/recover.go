@@ -163,6 +163,7 @@ func (rc recovery) adopt(ctx context.Context, id, dir string, r *record) (*live,
 	s.recall(r)
 	s.info.Teardown, s.digest = nil, r.KeyDigest
 	s.endpoints.Adopt(r.Endpoints)
+	s.ports.Adopt(r.Ports)
 	if s.info.State == api.StateStopped || s.info.State == api.StateLost {
 		s.finish(ending{reason: "the sandbox was ended"})
 		return s, nil

@@ -178,7 +178,12 @@ func (s *stoppedPart) processCalls() map[string]stoppedCall {
 		"readLogs": {path: "/v1/sandboxes/box/logs?exec_id=web&follow={follow}", by: func(ctx context.Context, c *client.Client) error {
 			return c.Logs(ctx, "box", api.LogOptions{ExecID: "web", Follow: true}, func(api.LogEntry) error { return nil })
 		}},
-		"dialPort": {by: func(ctx context.Context, c *client.Client) error { return closed(c.DialPort(ctx, "box", 1)) }, may: []api.Code{api.CodeInvalid, api.CodeUnavailable, api.CodeDenied}},
+		"openPort": {path: "/v1/sandboxes/box/ports", body: `{"port":7100}`, by: func(ctx context.Context, c *client.Client) error {
+			return did(c.OpenPort(ctx, "box", api.PortSpec{Port: 7100}))
+		}},
+		"listPorts": {path: "/v1/sandboxes/box/ports", by: func(ctx context.Context, c *client.Client) error { return did(c.OpenPorts(ctx, "box")) }},
+		"closePort": {path: "/v1/sandboxes/box/ports/7101", by: func(ctx context.Context, c *client.Client) error { return c.ClosePort(ctx, "box", 7101) }, may: []api.Code{api.CodeNotFound}},
+		"dialPort":  {by: func(ctx context.Context, c *client.Client) error { return closed(c.DialPort(ctx, "box", 1)) }, may: []api.Code{api.CodeInvalid, api.CodeUnavailable, api.CodeDenied}},
 	}
 }
 

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,7 @@ failure's.`,
 		Example: `  cloche create --name build --workspace ./src
   cloche create --label team=research --memory 1GiB --json
   cloche create --idempotency-key rollout-17
+  cloche create --name web -p 8000
   cloche create --count 16 --label run=42`,
 		GroupID: command.GroupRun,
 		Args:    command.Exactly(0, "none: the name goes with --name"),
@@ -39,29 +41,54 @@ failure's.`,
 				if count < 1 || count > api.MaxBatchCreate {
 					return api.Invalid("count", "--count %d", count).WithHint("1 to %d", api.MaxBatchCreate)
 				}
+				if len(f.docker.publish) > 0 {
+					return api.Invalid("publish", "-p and --count").WithHint("open the ports of each sandbox with `cloche port open`")
+				}
 				return withSpec(a, c, &f, func(ctx context.Context, conn *command.Connection, spec api.SandboxSpec) error {
 					return createMany(ctx, a, conn, spec, count)
 				})
 			}
+			ports, err := f.docker.ports()
+			if err != nil {
+				return err
+			}
 			return withSpec(a, c, &f, func(ctx context.Context, conn *command.Connection, spec api.SandboxSpec) error {
-				return create(ctx, a, conn, spec)
+				return create(ctx, a, conn, spec, ports)
 			})
 		},
 	}
-	f.Register(c.Flags())
+	f.registerPorts(c.Flags())
 	c.Flags().StringVar(&f.key, "idempotency-key", "", "your `KEY` for this create: a create with the same key returns the same sandbox")
 	c.Flags().IntVar(&count, "count", 1, "create this `NUMBER`, with -2 and so on after their names and keys")
 	return c
 }
 
-func create(ctx context.Context, a *command.CLI, conn *command.Connection, spec api.SandboxSpec) error {
+func create(ctx context.Context, a *command.CLI, conn *command.Connection, spec api.SandboxSpec, ports []int) error {
 	v := image.WatchCreate(a, "creating", false)
 	sb, err := conn.CreateProgress(client.WithPullProgress(ctx, v.Pulling), spec, v.Step)
 	v.Stop()
 	if err != nil {
 		return err
 	}
-	return announceSandbox(a, sb.Sandbox)
+	opened, err := openPorts(ctx, conn, sb.ID, ports)
+	if err != nil && spec.IdempotencyKey == "" {
+		_, rerr := conn.Delete(context.WithoutCancel(ctx), sb.ID)
+		return errors.Join(err, rerr)
+	}
+	if err != nil {
+		return err
+	}
+	if a.JSON && len(opened) > 0 {
+		return a.PrintJSON(struct {
+			api.Sandbox
+			Ports []api.OpenedPort `json:"ports"`
+		}{sb.Sandbox, opened})
+	}
+	if err := announceSandbox(a, sb.Sandbox); err != nil {
+		return err
+	}
+	announcePorts(a, opened)
+	return nil
 }
 
 // createMany makes many in one call.

@@ -12,6 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/cli/command"
 	"github.com/cloche-dev/cloche/internal/cli/image"
+	"github.com/cloche-dev/cloche/internal/cli/network"
 	"github.com/cloche-dev/cloche/internal/cli/process"
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
@@ -19,13 +20,15 @@ import (
 // dockerFlags are flags that Docker's users type, beside those that are visible.
 type dockerFlags struct {
 	volumes, publish []string
-	network          string
-	envFiles         []string
+	// opens is whether the command opens the ports of -p.
+	opens    bool
+	network  string
+	envFiles []string
 }
 
 func (f *dockerFlags) register(flags *pflag.FlagSet) {
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "as --mount")
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "not there: see cloche port-forward")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "open this `PORT` of the sandbox as a URL and print it on standard error (repeatable; needs a daemon)")
 	flags.StringVar(&f.network, "network", "", "as --net")
 	flags.StringArrayVar(&f.envFiles, "env-file", nil, "a `FILE` with lines NAME=VALUE for the environment, or NAME to use its value from this environment (repeatable)")
 	for _, name := range []string{"volume", "publish", "network"} {
@@ -52,12 +55,51 @@ func (f *dockerFlags) mounts(abs command.Absolute) ([]api.Mount, error) {
 	return mounts, nil
 }
 
+// registerPorts is Register for a command that opens the ports of -p.
+func (f *SpecFlags) registerPorts(flags *pflag.FlagSet) {
+	f.Register(flags)
+	f.docker.opens = true
+	flags.Lookup("publish").Hidden = false
+}
+
+// ports reads -p.
+func (f *dockerFlags) ports() ([]int, error) {
+	var out []int
+	for _, text := range f.publish {
+		n, err := network.ParsePort(text)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// openPorts opens the ports of -p in a sandbox.
+func openPorts(ctx context.Context, conn *command.Connection, sandbox string, ports []int) ([]api.OpenedPort, error) {
+	var out []api.OpenedPort
+	for _, n := range ports {
+		opened, err := conn.OpenPort(ctx, sandbox, api.PortSpec{Port: n})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, opened)
+	}
+	return out, nil
+}
+
+// announcePorts prints the URLs of opened ports.
+func announcePorts(a *command.CLI, opened []api.OpenedPort) {
+	for _, p := range opened {
+		a.Note("port %d: %s", p.Port, p.AccessURL)
+	}
+}
+
 // net returns the requested network: the value of --net, or what --network means.
 func (f *dockerFlags) net(given string) (string, error) {
 	switch {
-	case len(f.publish) > 0:
-		return "", api.Invalid("publish", "-p: a create publishes no ports").
-			WithHint("`cloche port-forward SANDBOX 8080:80` makes a port of a sandbox reachable here, also without a network in it")
+	case len(f.publish) > 0 && !f.opens:
+		return "", api.Invalid("publish", "-p: this command opens no ports").WithHint("`cloche port open SANDBOX 8000` opens a port of a sandbox as a URL")
 	case f.network == "":
 		return given, nil
 	case given != "" && given != f.network:
@@ -92,7 +134,7 @@ func officialImage(word string) bool {
 }
 
 // runDetached makes a sandbox, starts the command in it and leaves both running.
-func runDetached(ctx context.Context, a *command.CLI, req api.RunRequest, f command.ExecFlags) (err error) {
+func runDetached(ctx context.Context, a *command.CLI, req api.RunRequest, f command.ExecFlags, ports []int) (err error) {
 	conn, err := runtimeFor(ctx, a, "--detach")
 	if err != nil {
 		return err
@@ -103,6 +145,11 @@ func runDetached(ctx context.Context, a *command.CLI, req api.RunRequest, f comm
 	v.Stop()
 	if err != nil {
 		return err
+	}
+	opened, err := openPorts(ctx, conn, sb.ID, ports)
+	if err != nil {
+		_, rerr := conn.Delete(context.WithoutCancel(ctx), sb.ID)
+		return errors.Join(err, rerr)
 	}
 	if f.Tty {
 		command.GiveTerminal(a, &req.Exec)
@@ -115,9 +162,10 @@ func runDetached(ctx context.Context, a *command.CLI, req api.RunRequest, f comm
 	}
 	if a.JSON {
 		return a.PrintJSON(struct {
-			Sandbox api.Sandbox `json:"sandbox"`
-			Process api.Process `json:"process"`
-		}{sb.Sandbox, p})
+			Sandbox api.Sandbox      `json:"sandbox"`
+			Process api.Process      `json:"process"`
+			Ports   []api.OpenedPort `json:"ports,omitempty"`
+		}{sb.Sandbox, p, opened})
 	}
 	if !f.Quiet {
 		a.WarnGranted(sb.Adjusted, sb.Unenforced)
@@ -125,5 +173,6 @@ func runDetached(ctx context.Context, a *command.CLI, req api.RunRequest, f comm
 	if _, err := fmt.Fprintln(a.Stdio.Out, terminal.Printable(sb.Name)); err != nil {
 		return command.OutputError(err)
 	}
+	announcePorts(a, opened)
 	return nil
 }

@@ -54,6 +54,7 @@ and how the command ended. Input is then passed on only with -i.`,
   cloche run --workspace . --timeout 60s -- make test
   cloche run --image python:3.11-slim -- python3 --version
   cloche run --memory 512m --pids 64 --file ./job.py:/workspace/job.py -- python3 job.py
+  cloche run -p 8000 --workspace . -- python3 -m http.server 8000
   generate | cloche run -- sort | head`,
 		GroupID: command.GroupRun,
 		Args:    func(_ *cobra.Command, args []string) error { return checkRunArgv(f.image, args) },
@@ -66,6 +67,10 @@ and how the command ended. Input is then passed on only with -i.`,
 				keep = !rm
 			}
 			spec, err := f.Spec(c.Flags().Changed, a.Paths(), a.Env.Getenv)
+			if err != nil {
+				return err
+			}
+			ports, err := f.docker.ports()
 			if err != nil {
 				return err
 			}
@@ -83,13 +88,13 @@ and how the command ended. Input is then passed on only with -i.`,
 				}
 				ctx, cancel := command.Interruptible(c.Context())
 				defer cancel()
-				return imageMeant(runDetached(ctx, a, req, at), req)
+				return imageMeant(runDetached(ctx, a, req, at, ports), req)
 			}
-			return imageMeant(run(c.Context(), a, req, at), req)
+			return imageMeant(run(c.Context(), a, req, at, ports), req)
 		},
 	}
 	c.Flags().SetInterspersed(false)
-	f.Register(c.Flags())
+	f.registerPorts(c.Flags())
 	c.Flags().BoolVar(&keep, "keep", false, "leave the sandbox running afterwards (needs a daemon)")
 	c.Flags().BoolVarP(&detach, "detach", "d", false, "start the command and leave it running (needs a daemon)")
 	c.Flags().BoolVar(&rm, "rm", true, "remove the sandbox afterwards, which is what happens")
@@ -122,15 +127,21 @@ func imageMeant(err error, req api.RunRequest) error {
 	return said.WithHint("an image is given with --image: `cloche run --image %s -- %s`", ref.Familiar(), argv)
 }
 
-func run(ctx context.Context, a *command.CLI, req api.RunRequest, f command.ExecFlags) (err error) {
+func run(ctx context.Context, a *command.CLI, req api.RunRequest, f command.ExecFlags, ports []int) (err error) {
 	ctx, t, err := a.Prepare(ctx, f, &req.Exec)
 	if err != nil {
 		return err
 	}
 	defer t.Release()
 	keeps := ""
-	if req.Keep {
+	switch {
+	case req.Keep:
 		keeps = "--keep"
+	case len(ports) > 0:
+		keeps = "-p"
+	}
+	if a.JSON && len(ports) > 0 {
+		return api.Invalid("publish", "-p and --json: the result is written after the command").WithHint("use --detach, or `cloche create -p` and `cloche exec`")
 	}
 	conn, err := runtimeFor(ctx, a, keeps)
 	if err != nil {
@@ -153,6 +164,13 @@ func run(ctx context.Context, a *command.CLI, req api.RunRequest, f command.Exec
 		return err
 	}
 	defer stream.Close()
+	if sb := stream.Sandbox(); sb != nil && len(ports) > 0 {
+		opened, err := openPorts(ctx, conn, sb.ID, ports)
+		if err != nil {
+			return err
+		}
+		announcePorts(a, opened)
+	}
 	t.Starting()
 	if sb := stream.Sandbox(); sb != nil && !f.Quiet {
 		a.WarnGranted(sb.Adjusted, sb.Unenforced)
@@ -175,7 +193,7 @@ func runtimeFor(ctx context.Context, a *command.CLI, keeps string) (*command.Con
 	}
 	conn, err := a.Daemon()
 	if e := command.AsErrorOrNil(err); e != nil && e.Code == api.CodeUnavailable {
-		return nil, api.Errorf(api.CodeUnavailable, "%s: %s, and without one nothing can be kept", keeps, e.Message).WithHint("%s", e.Hint)
+		return nil, api.Errorf(api.CodeUnavailable, "%s: %s, and it is needed here", keeps, e.Message).WithHint("%s", e.Hint)
 	}
 	return conn, err
 }

@@ -21,6 +21,7 @@ import (
 // Core is an httpapi.Core in memory. Names in a spec's profile make it fail on
 // request: see Create.
 type Core struct {
+	Ports
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox
 	serial    int

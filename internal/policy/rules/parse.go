@@ -29,7 +29,7 @@ type Reporter func(*api.Error)
 
 // ruleChecks returns the checks of the values in a file.
 func ruleChecks() []func(Rules, Reporter) {
-	return []func(Rules, Reporter){ruleVersion, ruleEngine, ruleNames, ruleAudit, ruleImages, ruleMounts, ruleEndpoints, ruleCounts, ruleTenants, ruleProfiles, ruleDefaults, ruleEgress, ruleSecrets, ruleSkills}
+	return []func(Rules, Reporter){ruleVersion, ruleEngine, ruleNames, ruleAudit, ruleImages, ruleMounts, ruleEndpoints, ruleCounts, ruleTenants, ruleProfiles, ruleDefaults, ruleEgress, ruleSecrets, ruleSkills, rulePorts}
 }
 
 func ruleVersion(r Rules, report Reporter) {

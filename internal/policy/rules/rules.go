@@ -85,6 +85,8 @@ type Rules struct {
 	Audit AuditRule `yaml:"audit"`
 	// Egress says what can leave sandboxes.
 	Egress EgressRule `yaml:"egress"`
+	// Ports says which ports of sandboxes can have a URL.
+	Ports PortRule `yaml:"ports"`
 }
 
 // TLSRule says how hosts are verified whose TLS is intercepted.

@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// DialPort opens a stream to a port at 127.0.0.1 inside. The end of ctx ends only
+// DialPort opens a stream to a port at 127.0.0.1 or ::1 inside. The end of ctx ends only
 // the call; the stream is use of the sandbox until it is closed, and breaks when
 // the sandbox ends. It has CloseWrite.
 func (m *Runner) DialPort(ctx context.Context, caller policy.Caller, ref string, port int) (net.Conn, error) {

@@ -31,8 +31,7 @@ func (ls *Listeners) Dial(p *session.Call, port int) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
 	defer cancel()
-	var dialer net.Dialer
-	c, err := dialer.DialContext(ctx, "tcp4", "127.0.0.1:"+strconv.Itoa(port))
+	c, err := dialLoopback(ctx, port)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return p.JSON(wire.KindReply, wire.DialReply{Outcome: wire.DialRefused})
 	}
@@ -49,6 +48,20 @@ func (ls *Listeners) Dial(p *session.Call, port int) error {
 	portIn(p, conn)
 	out.Wait()
 	return nil
+}
+
+// dialLoopback connects to a port of 127.0.0.1, or of ::1 if no process listens there: development
+// servers such as Vite's listen on the first address of "localhost", which can be either.
+func dialLoopback(ctx context.Context, port int) (net.Conn, error) {
+	var dialer net.Dialer
+	c, err := dialer.DialContext(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return c, err
+	}
+	if c, err := dialer.DialContext(ctx, "tcp6", net.JoinHostPort("::1", strconv.Itoa(port))); err == nil {
+		return c, nil
+	}
+	return nil, err
 }
 
 // portOut sends what the port's server says. A failure ends both ways.

@@ -96,7 +96,10 @@ func (d *managed) try(ctx context.Context) bool {
 		port = d.ready.HTTP.Port
 	}
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp4", "127.0.0.1:"+strconv.Itoa(port))
+	conn, err := dialer.DialContext(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil { // some servers listen on the other address of "localhost"
+		conn, err = dialer.DialContext(ctx, "tcp6", net.JoinHostPort("::1", strconv.Itoa(port)))
+	}
 	if err != nil {
 		return false
 	}
