@@ -60,10 +60,10 @@ func TestGetWaitsForNoDial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.dialing.lock(t.Context()); err != nil { // another call dials
+	if err := c.dialing.Lock(t.Context()); err != nil { // another call dials
 		t.Fatal(err)
 	}
-	defer c.dialing.unlock()
+	defer c.dialing.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if got, err := c.Get(ctx); got != client || err != nil {
@@ -89,7 +89,7 @@ func TestGetTakesTheClientOfAnotherDial(t *testing.T) {
 	c.mu.Lock()
 	c.client = nil
 	c.mu.Unlock()
-	if err := c.dialing.lock(t.Context()); err != nil {
+	if err := c.dialing.Lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, notes := await.With(t.Context())
@@ -114,7 +114,7 @@ func TestGetTakesTheClientOfAnotherDial(t *testing.T) {
 	c.mu.Lock()
 	c.client = client
 	c.mu.Unlock()
-	c.dialing.unlock()
+	c.dialing.Unlock()
 	if a := <-got; a.client != client || a.err != nil || i.dials != 1 {
 		t.Errorf("%p, %v, %d dials; want %p, which was dialled once", a.client, a.err, i.dials, client)
 	}
