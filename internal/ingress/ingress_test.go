@@ -199,11 +199,11 @@ func TestBrowserExchangesTheTokenForACookie(t *testing.T) {
 	if resp.Header.Get("Referrer-Policy") != "no-referrer" || resp.Header.Get("Cache-Control") != "no-store" {
 		t.Errorf("the redirect can be kept or told: %v", resp.Header)
 	}
-	resp, body := w.do("GET", origin+"/a?x=1&cloche_token=x", http.Header{"Cookie": {"a=b; cloche_port=" + token + "; c=d"}}, nil)
+	resp, _ = w.do("GET", origin+"/a?x=1&cloche_token=x", http.Header{"Cookie": {"a=b; cloche_port=" + token + "; c=d"}}, nil)
 	if resp.StatusCode != http.StatusNotFound {
 		t.Errorf("another token in the URL: HTTP %d", resp.StatusCode)
 	}
-	resp, body = w.do("POST", origin+"/a?x=1;y&cloche_token=x&%zz", http.Header{"Cookie": {"a=b; cloche_port=" + token + "; c=d"}}, strings.NewReader("body"))
+	resp, body := w.do("POST", origin+"/a?x=1;y&cloche_token=x&%zz", http.Header{"Cookie": {"a=b; cloche_port=" + token + "; c=d"}}, strings.NewReader("body"))
 	e := echoOf(t, body)
 	if resp.StatusCode != http.StatusOK || e.URI != "/a?x=1;y&%zz" || e.Header.Get("Cookie") != "a=b; c=d" {
 		t.Errorf("HTTP %d, the program got %+v", resp.StatusCode, e)

@@ -65,7 +65,7 @@ type Server struct {
 // New returns a Server, which listens to nothing before Serve.
 func New(o Options) *Server {
 	s := &Server{core: o.Core, base: o.Base, proxy: NewProxy()}
-	s.live, s.end = context.WithCancel(context.Background())
+	s.live, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // Shutdown ends it
 	s.http = &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		DisableGeneralOptionsHandler: true,

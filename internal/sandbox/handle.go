@@ -35,7 +35,7 @@ func (h handle) Agent(ctx context.Context) (*agent.Client, error) {
 // connect gives the tables of a new record their services.
 func (m *Manager) connect(s *live) {
 	s.endpoints.Init(m.Service, endpoints.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, handle{m, s})
-	s.ports.Init(handle{m, s})
+	s.ports.Init(m.ctx, handle{m, s})
 	s.deadlines.Init(deadline.Options{
 		Sandbox: s.id, Dir: s.dir, Context: m.ctx, Background: m.background, Logger: m.log, Grace: m.deadlineGrace, Look: m.deadlineLook,
 		Process: func(ctx context.Context, id string) (*api.Process, error) { return m.askAbout(ctx, s, id) },

@@ -55,7 +55,7 @@ func (s *Service) OpenPort(caller policy.Caller, ref string, permit policy.PortP
 		o.Token = rand.Text()
 		o.Grant.Token = policy.PortToken(o.Token)
 	}
-	p := newPort(o.Grant)
+	p := t.newPort(o.Grant)
 	was := t.put(o.Grant.Port, p)
 	if err := t.sandbox.SavePorts(); err != nil {
 		t.put(o.Grant.Port, was)

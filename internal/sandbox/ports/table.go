@@ -35,6 +35,8 @@ type Conn interface {
 // Table holds the open ports of a sandbox. The zero value has none; [Table.Init] comes before any is
 // opened. It is safe for concurrent use.
 type Table struct {
+	// ctx ends when no daemon of this process serves ports.
+	ctx     context.Context //nolint:containedctx // the table lives as long
 	sandbox Sandbox
 
 	// ops serialises changes. It is taken before the sandbox's own lock.
@@ -56,19 +58,20 @@ type port struct {
 	end  context.CancelFunc
 }
 
-func newPort(g policy.PortGrant) *port {
+func (t *Table) newPort(g policy.PortGrant) *port {
 	p := &port{grant: g}
 	if g.ExpiresAt.IsZero() {
-		p.live, p.end = context.WithCancel(context.Background())
+		p.live, p.end = context.WithCancel(t.ctx)
 	} else {
-		p.live, p.end = context.WithDeadline(context.Background(), g.ExpiresAt)
+		p.live, p.end = context.WithDeadline(t.ctx, g.ExpiresAt)
 	}
 	return p
 }
 
-// Init gives the table its sandbox. It is called before the table is used.
-func (t *Table) Init(sandbox Sandbox) {
-	t.sandbox, t.open = sandbox, map[int]*port{}
+// Init gives the table its sandbox. Ports are served until ctx ends. It is called before the table is
+// used.
+func (t *Table) Init(ctx context.Context, sandbox Sandbox) {
+	t.ctx, t.sandbox, t.open = ctx, sandbox, map[int]*port{}
 }
 
 // Adopt takes over what is on record, without the ports whose time is over.
@@ -77,7 +80,7 @@ func (t *Table) Adopt(grants []policy.PortGrant) {
 	defer t.mu.Unlock()
 	for _, g := range grants {
 		if !g.Expired(time.Now()) {
-			t.open[g.Port] = newPort(g)
+			t.open[g.Port] = t.newPort(g)
 		}
 	}
 }
@@ -93,7 +96,8 @@ func (t *Table) Grants() []policy.PortGrant {
 func (t *Table) grants() []policy.PortGrant {
 	var out []policy.PortGrant
 	for _, n := range slices.Sorted(maps.Keys(t.open)) {
-		if p := t.open[n]; p.live.Err() == nil {
+		// Not by their contexts, which end with this daemon: the next one has the ports too.
+		if p := t.open[n]; !p.grant.Expired(time.Now()) {
 			out = append(out, p.grant)
 			continue
 		}

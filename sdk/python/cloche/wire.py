@@ -692,7 +692,7 @@ class Readiness(TypedDict, total=False):
     """How to see, inside the sandbox, that a process is ready; exactly one of port, log and http is given."""
 
     port: int
-    """Something accepts TCP connections at 127.0.0.1 on it."""
+    """Something accepts TCP connections at 127.0.0.1 or ::1 on it."""
     log: str
     """A line of its output matches this regular expression (RE2)."""
     http: HTTPProbe
@@ -707,7 +707,7 @@ class _HTTPProbeMust(TypedDict):
 
 
 class HTTPProbe(_HTTPProbeMust, total=False):
-    """A GET at 127.0.0.1 that is answered with a status below 400."""
+    """A GET at 127.0.0.1 or ::1 that is answered with a status below 400."""
 
     path: str
 
@@ -1978,6 +1978,68 @@ class NewKey(TypedDict):
     key: Key
     secret: str
     """The key itself, to be sent as bearer token; it is told this once."""
+
+
+class _PortSpecMust(TypedDict):
+    port: int
+    """The port inside the sandbox."""
+
+
+class PortSpec(_PortSpecMust, total=False):
+    """A TCP port of a sandbox to open as a URL."""
+
+    public: bool
+    """Let every client that can connect to the listener for ports use the URL, without a token; the policy must allow it."""
+    ttl_ms: int
+    """Close the port after this time; 0 closes it with the sandbox, or after the maximum of the policy."""
+    keep_host: bool
+    """Pass the Host and Origin of requests on to the program, which gets localhost:PORT otherwise."""
+
+
+class _OpenPortMust(TypedDict):
+    port: int
+    public: bool
+    """Requests need no token."""
+    url: str
+    """The origin of the port, without a token."""
+    created_at: str
+
+
+class OpenPort(_OpenPortMust, total=False):
+    """An open port of a sandbox."""
+
+    keep_host: bool
+    """The program gets the Host and Origin of requests."""
+    expires_at: str
+    """Missing if the port stays open until it is closed or the sandbox ends."""
+
+
+class _OpenedPortMust(TypedDict):
+    port: int
+    public: bool
+    """Requests need no token."""
+    url: str
+    """The origin of the port, without a token."""
+    created_at: str
+    access_url: str
+    """The URL for a browser, with the token in the query parameter cloche_token."""
+
+
+class OpenedPort(_OpenedPortMust, total=False):
+    """An open port, with its token."""
+
+    keep_host: bool
+    """The program gets the Host and Origin of requests."""
+    expires_at: str
+    """Missing if the port stays open until it is closed or the sandbox ends."""
+    token: str
+    """The token; missing for a public port; programs send it in the header X-Cloche-Port-Token."""
+
+
+class PortList(TypedDict):
+    """The open ports of a sandbox, by number."""
+
+    ports: list[OpenPort]
 
 
 class KeyList(TypedDict):

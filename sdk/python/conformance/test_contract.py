@@ -282,6 +282,24 @@ def test_endpoints(client: cloche.SandboxClient, make: Make) -> None:
     assert len(sb.endpoints.list()) == 1
 
 
+def test_ports_have_urls(make: Make) -> None:
+    sb = make()
+    try:
+        opened = sb.open_port(8000, ttl=60)
+    except cloche.ClocheError as e:
+        pytest.skip(f"this daemon serves no ports: {e}")
+    assert opened["access_url"] == f"{opened['url']}?cloche_token={opened['token']}"
+    (listed,) = sb.open_ports()
+    assert (listed["port"], listed["url"], listed["public"]) == (8000, opened["url"], False)
+    assert "token" not in listed and "expires_at" in listed
+    sb.close_port(8000)
+    assert sb.open_ports() == []
+    with pytest.raises(cloche.NotFound):
+        sb.close_port(8000)
+    with pytest.raises(cloche.InvalidRequest):
+        sb.open_port(0)
+
+
 def test_what_may_leave_can_be_changed(make: Make) -> None:
     sb = make(egress=[], network="on")
     told = sb.set_egress([], deny=["a.example"])

@@ -255,6 +255,29 @@ class AsyncSandboxHandle:
             body["exact"] = True
         return await self._act("extend", body)
 
+    async def open_port(
+        self, port: int, *, public: bool = False, ttl: float | None = None, keep_host: bool = False
+    ) -> wire.OpenedPort:
+        """Opens a port as a URL: ``access_url`` of the answer is for a browser. It is open for `ttl` seconds,
+        or until the sandbox ends. A port that is open already gets another token, and the earlier one ends."""
+        spec: wire.PortSpec = {"port": port}
+        if public:
+            spec["public"] = True
+        if keep_host:
+            spec["keep_host"] = True
+        if ttl is not None:
+            spec["ttl_ms"] = to_ms(ttl, "ttl")
+        return cast("wire.OpenedPort", await self._t.json("POST", self._path("ports"), spec))
+
+    async def open_ports(self) -> list[wire.OpenPort]:
+        """The open ports, by number, without their tokens."""
+        answer = await self._t.json("GET", self._path("ports"), repeat=True)
+        return cast("list[wire.OpenPort]", answer["ports"] or [])
+
+    async def close_port(self, port: int) -> None:
+        """Closes an open port, and ends the connections to it."""
+        await self._t.json("DELETE", self._path("ports", str(port)))
+
     async def egress(self) -> wire.EgressRules:
         """What may leave it now."""
         return cast("wire.EgressRules", await self._t.json("GET", self._path("egress"), repeat=True))

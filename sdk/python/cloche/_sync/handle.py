@@ -256,6 +256,29 @@ class SandboxHandle:
             body["exact"] = True
         return self._act("extend", body)
 
+    def open_port(
+        self, port: int, *, public: bool = False, ttl: float | None = None, keep_host: bool = False
+    ) -> wire.OpenedPort:
+        """Opens a port as a URL: ``access_url`` of the answer is for a browser. It is open for `ttl` seconds,
+        or until the sandbox ends. A port that is open already gets another token, and the earlier one ends."""
+        spec: wire.PortSpec = {"port": port}
+        if public:
+            spec["public"] = True
+        if keep_host:
+            spec["keep_host"] = True
+        if ttl is not None:
+            spec["ttl_ms"] = to_ms(ttl, "ttl")
+        return cast("wire.OpenedPort", self._t.json("POST", self._path("ports"), spec))
+
+    def open_ports(self) -> list[wire.OpenPort]:
+        """The open ports, by number, without their tokens."""
+        answer = self._t.json("GET", self._path("ports"), repeat=True)
+        return cast("list[wire.OpenPort]", answer["ports"] or [])
+
+    def close_port(self, port: int) -> None:
+        """Closes an open port, and ends the connections to it."""
+        self._t.json("DELETE", self._path("ports", str(port)))
+
     def egress(self) -> wire.EgressRules:
         """What may leave it now."""
         return cast("wire.EgressRules", self._t.json("GET", self._path("egress"), repeat=True))
