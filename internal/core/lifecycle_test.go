@@ -239,3 +239,23 @@ func TestExtend(t *testing.T) {
 		t.Errorf("records:\n%s", strings.Join(lines, "\n"))
 	}
 }
+
+// TestARefusedCommitEndsNothing: a sandbox without a layer goes on when a commit or a rollback of it
+// is refused.
+func TestARefusedCommitEndsNothing(t *testing.T) {
+	h := newFixture(t)
+	sb, err := h.Create(t.Context(), operator, api.SandboxSpec{Name: "box", Cwd: "/"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, settle := range map[string]func(context.Context, core.Caller, string) (api.Diff, error){
+		"commit": h.CommitWorkspace, "rollback": h.RollbackWorkspace,
+	} {
+		if _, err := settle(t.Context(), operator, sb.ID); api.CodeOf(err) != api.CodeState {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := h.sh(t, "true"); err != nil {
+			t.Errorf("after the %s: %v", name, err)
+		}
+	}
+}

@@ -61,8 +61,7 @@ type layered struct {
 func (ls layers) open(s *live) (layered, error) {
 	info := s.snapshot()
 	if !info.Workspace.Layered {
-		return layered{}, api.Errorf(api.CodeState, "the workspace of sandbox %s is not layered: what it writes is not kept apart", info.Name).
-			WithHint("make the sandbox with workspace.layered, on the command line --layered")
+		return layered{}, notLayered(info.Name)
 	}
 	lower, err := ls.m.workspaces.open(s)
 	if err != nil {
@@ -129,6 +128,11 @@ func (ls layers) settle(ctx context.Context, caller policy.Caller, verb policy.V
 	return d, nil
 }
 
+func notLayered(name string) error {
+	return api.Errorf(api.CodeState, "the workspace of sandbox %s is not layered: what it writes is not kept apart", name).
+		WithHint("make the sandbox with workspace.layered, on the command line --layered")
+}
+
 // mayOpenLayer says why a layer cannot be committed or rolled back now.
 func (s *live) mayOpenLayer() error {
 	s.mu.Lock()
@@ -138,7 +142,7 @@ func (s *live) mayOpenLayer() error {
 	case s.sealed || s.teardown.Removing():
 		return policy.NoSandbox(info.Name)
 	case !info.Workspace.Layered:
-		return nil // open says so
+		return notLayered(info.Name)
 	case info.State == api.StateStopped, info.State == api.StateLost:
 		return nil
 	}

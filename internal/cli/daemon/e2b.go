@@ -19,9 +19,13 @@ func E2BCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "e2b",
 		Short:   "Use the daemon with E2B's SDKs",
-		Long:    "Use the daemon with E2B's own SDKs, unchanged. See docs/e2b.md.",
+		Long: `Use the daemon with E2B's own SDKs, unchanged: three variables of the environment
+point them to it. The daemon serves them with "cloche serve --e2b ADDRESS" or
+e2b.listen in settings.yaml.`,
+		Example: "  cloche serve --e2b 127.0.0.1:3000\n  eval \"$(cloche e2b env)\"",
 		GroupID: command.GroupHost,
-		Args:    command.Exactly(0, "none"),
+		Args:    command.UnknownVerb,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(e2bEnvCommand(a))
 	return c
