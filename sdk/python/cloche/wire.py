@@ -2576,9 +2576,7 @@ class ResolvedName(_ResolvedNameMust, total=False):
     """The id of the sandbox of that name, where there is one."""
 
 
-class Info(TypedDict):
-    """What a caller may know before it asks for anything."""
-
+class _InfoMust(TypedDict):
     version: str
     api: str
     tenant: str
@@ -2595,6 +2593,13 @@ class Info(TypedDict):
     """The ones that the caller may ask for."""
     default_profile: str
     limits: InfoLimits
+
+
+class Info(_InfoMust, total=False):
+    """What a caller may know before it asks for anything."""
+
+    e2b_url: str
+    """The address at which the daemon serves clients of E2B, if it does."""
 
 
 class InfoLimits(TypedDict):
