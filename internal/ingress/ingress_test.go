@@ -515,21 +515,28 @@ func TestSmuggledRequests(t *testing.T) {
 		"many cookies":      "GET /a HTTP/1.1\r\nHost: x\r\nCookie: " + strings.Repeat("cloche_port=x;", 4000) + "\r\n\r\n",
 		"not HTTP":          "\x16\x03\x01\x00\x00",
 	} {
-		answer := w.raw(t, text)
-		mu.Lock()
-		for _, g := range got {
-			if !strings.HasPrefix(g, "POST /a 0") {
-				t.Errorf("%s: the program got %q", name, g)
-			}
+		path := " /" + url.PathEscape(name) + " "
+		// Two have one meaning here: their first request is valid, and the hidden one has no Host.
+		most := 0
+		if name == "both lengths" || name == "folded" {
+			most = 1
 		}
-		if len(got) > 1 {
-			t.Errorf("%s: the program got %q", name, got)
-		}
-		got = nil
-		mu.Unlock()
-		if strings.Contains(answer, "HTTP/1.1 200") && name != "both lengths" {
+		if answer := w.raw(t, strings.Replace(text, " /a ", path, 1)); strings.Count(answer, "HTTP/1.1 200") > most {
 			t.Errorf("%s: answered %.200q", name, answer)
 		}
+	}
+	w.app.Close() // waits for the requests that the program still reads
+	slices.Sort(got)
+	if len(slices.Compact(slices.Clone(got))) != len(got) {
+		t.Errorf("a request came twice: %q", got)
+	}
+	for _, g := range got {
+		if !strings.HasPrefix(g, "POST /") || !strings.HasSuffix(g, " 0") {
+			t.Errorf("the program got %q", g)
+		}
+	}
+	if !slices.Contains(got, "POST /both%20lengths 0") {
+		t.Errorf("the program got %q, and not the one request that is valid", got)
 	}
 }
 

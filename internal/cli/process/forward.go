@@ -32,9 +32,9 @@ func PortForwardCommand(a *command.CLI) *cobra.Command {
 		Use:   "port-forward SANDBOX [LOCAL:]REMOTE...",
 		Short: "Forward local ports into a sandbox",
 		Long: `Listen on ports of this machine's loopback address, 127.0.0.1, and forward each
-connection to a port of 127.0.0.1 or ::1 in the sandbox. The sandbox needs no
-network. LOCAL 0 is any free port; without LOCAL it is the same as REMOTE. The
-local addresses are printed. It runs until it is interrupted, with status 0.`,
+connection to a port of 127.0.0.1 or ::1 in the sandbox, which needs no network.
+LOCAL 0 is any free port; without LOCAL it is the same as REMOTE. The local
+addresses are printed. It runs until it is interrupted, with status 0.`,
 		Example:           "  cloche port-forward build 8080:8000\n  cloche port-forward build 0:5432 9229",
 		GroupID:           command.GroupProcess,
 		Args:              forwardArgs,
