@@ -69,6 +69,9 @@ func (h *app) openE2B(ctx context.Context, cfg Config) (*e2bServer, error) {
 	} else if at, ok := ln.Addr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
 		h.log.Warn("clients of E2B are served in the clear at an address that other machines reach: set tls.cert and tls.key", "address", ln.Addr().String())
 	}
+	if len(cfg.E2B.Allow) == 0 {
+		h.log.Info("sandboxes of E2B's clients have the network of their profile; e2b.allow in settings.yaml gives them another, such as \"*\"")
+	}
 	url := scheme + "://" + ln.Addr().String()
 	h.e2b.Store(&url)
 	h.log.Info("serving clients of E2B", "url", url)

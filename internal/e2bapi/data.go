@@ -61,7 +61,7 @@ func (s *Server) serveData(w http.ResponseWriter, r *http.Request) bool {
 // targetOf routes a request: by the name of the host, by its headers, or by the signature of a link to a
 // file. An empty ID is a request of the control plane.
 func (s *Server) targetOf(r *http.Request) (t target, byName bool, err error) {
-	if label, ok := strings.CutSuffix(hostName(r.Host), "."+s.domain); ok && s.domain != "" && label != "api" && label != "sandbox" {
+	if label, ok := strings.CutSuffix(hostName(r.Host), "."+s.zone); ok && s.zone != "" && label != "api" && label != "sandbox" {
 		port, id, _ := strings.Cut(label, "-")
 		if t.port, err = strconv.Atoi(port); err != nil || t.port < 1 || t.port > 65535 {
 			return t, true, fmt.Errorf("Invalid sandbox port") //nolint:staticcheck // E2B's words
@@ -123,7 +123,9 @@ func (s *Server) servePort(w http.ResponseWriter, r *http.Request, t target) {
 			writeJSON(w, f.status, dataFailure{SandboxID: idOf(sb.ID), Message: f.message, Port: t.port, Code: f.status})
 			return
 		}
-		s.proxy(kept, t.port).ServeHTTP(w, r)
+		ctx, end := s.forward.begin(r.Context(), sb.ID)
+		defer end()
+		s.proxy(kept, t.port).ServeHTTP(w, r.WithContext(ctx))
 	}
 }
 
@@ -131,7 +133,7 @@ func (s *Server) servePort(w http.ResponseWriter, r *http.Request, t target) {
 func (s *Server) running(ctx context.Context, id string) (*record, api.Sandbox, core.Caller, error) {
 	ref, ok := refOf(id)
 	kept := s.records.get(ref)
-	if !ok || kept == nil || !kept.Paused.IsZero() {
+	if !ok || kept == nil {
 		return nil, api.Sandbox{}, core.Caller{}, nil
 	}
 	caller, err := s.callerOf(kept)

@@ -100,7 +100,7 @@ func TestRecords(t *testing.T) {
 
 // A request is routed by the name of its host or by its headers, and headers say nothing where a name does.
 func TestTargets(t *testing.T) {
-	s := &Server{domain: "sbx.test", records: &records{byID: map[string]*record{}}}
+	s := &Server{domain: "sbx.test:443", zone: "sbx.test", records: &records{byID: map[string]*record{}}}
 	for name, tc := range map[string]struct {
 		host, id, port, url string
 		want                target

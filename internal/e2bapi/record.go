@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -87,6 +88,9 @@ func (s *records) put(r record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("write E2B record: %w", err)
+	}
+	if len(data) > maxRecord {
+		return fail(http.StatusRequestEntityTooLarge, "what the request says of the sandbox has more than %d bytes", maxRecord)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -54,13 +54,14 @@ func listedOf(r *record, sb api.Sandbox) listed {
 	out := listed{
 		TemplateID: r.Template, SandboxID: idOf(sb.ID), ClientID: clientID, StartedAt: r.Started, EndAt: endOf(r, sb),
 		CPUCount: cpusOf(sb), MemoryMB: sb.Limits.MemoryBytes >> 20, DiskSizeMB: sb.Limits.DiskBytes >> 20,
-		State: stateOf(r, sb), EnvdVersion: envdVersion, Alias: r.Template, Metadata: r.Metadata,
+		State: stateOf(sb), EnvdVersion: envdVersion, Alias: r.Template, Metadata: r.Metadata,
 	}
 	return out
 }
 
-func stateOf(r *record, sb api.Sandbox) string {
-	if sb.State == api.StatePaused || !r.Paused.IsZero() {
+// stateOf is the state that core has, which another API can change too.
+func stateOf(sb api.Sandbox) string {
+	if sb.State == api.StatePaused {
 		return statePaused
 	}
 	return stateRunning
@@ -70,7 +71,7 @@ func stateOf(r *record, sb api.Sandbox) string {
 // paused.
 func endOf(r *record, sb api.Sandbox) time.Time {
 	switch {
-	case !r.Paused.IsZero():
+	case sb.State == api.StatePaused && !r.Paused.IsZero():
 		return r.Paused
 	case sb.ExpiresAt == nil:
 		return never
@@ -107,7 +108,7 @@ func (s *Server) kill(w http.ResponseWriter, r request) error {
 	if _, err := s.core.Delete(r.Context(), r.caller, sb.ID); err != nil && api.CodeOf(err) != api.CodeNotFound {
 		return err
 	}
-	s.data.Cut(kept.Sandbox)
+	s.cut(kept.Sandbox)
 	s.usage.forget(kept.Sandbox)
 	if err := s.records.remove(kept.Sandbox); err != nil {
 		s.log.Warn("remove the record of a sandbox; it is tried again", "sandbox", kept.Sandbox, "error", err)
@@ -127,11 +128,11 @@ func (s *Server) timeout(w http.ResponseWriter, r request) error {
 	if req.Timeout < 0 || req.Timeout > maxTimeout {
 		return fail(http.StatusBadRequest, "timeout is %d: it can be 0 to %d seconds", req.Timeout, maxTimeout)
 	}
-	kept, sb, err := s.sandbox(r)
+	_, sb, err := s.sandbox(r)
 	if err != nil {
 		return err
 	}
-	if stateOf(kept, sb) == statePaused {
+	if stateOf(sb) == statePaused {
 		return notFound(r.PathValue("id"))
 	}
 	if req.Timeout == 0 {
@@ -192,7 +193,7 @@ func (s *Server) connect(timeout int64, status int) handler {
 		if err != nil {
 			return err
 		}
-		if stateOf(kept, sb) == stateRunning {
+		if stateOf(sb) == stateRunning {
 			if status != 0 {
 				return fail(http.StatusConflict, "sandbox %q runs already", clip(r.PathValue("id")))
 			}
@@ -234,14 +235,14 @@ func (s *Server) pause(w http.ResponseWriter, r request) error {
 	if err != nil {
 		return err
 	}
-	if stateOf(kept, sb) == statePaused {
+	if stateOf(sb) == statePaused {
 		return fail(http.StatusConflict, "sandbox %q is paused already", clip(r.PathValue("id")))
 	}
 	ctx := context.WithoutCancel(r.Context())
 	if _, err := s.core.Pause(ctx, r.caller, sb.ID); err != nil {
 		return err
 	}
-	s.data.Cut(sb.ID)
+	s.cut(sb.ID)
 	next := *kept
 	next.Paused = time.Now().UTC().Truncate(time.Millisecond)
 	if err := s.records.put(next); err != nil {

@@ -45,7 +45,7 @@ type Options struct {
 	Profile string
 	// Allow lists the egress rules of the sandboxes. Nil leaves their network to the profile.
 	Allow []string
-	// Domain is the domain of the names of ports. Empty means that ports have no names.
+	// Domain is the domain of the names of ports, with a port if clients need one. Empty means that ports have no names.
 	Domain string
 	// Token is the daemon's bearer token, which is also accepted as an API key. Empty means no token.
 	Token string
@@ -66,7 +66,9 @@ type Server struct {
 	records *records
 	profile string
 	allow   []string
+	// domain is the domain as clients are told it, and zone is it without a port.
 	domain  string
+	zone    string
 	token   *[sha256.Size]byte
 	peer    func(local, remote string) error
 	hosts   map[string]bool
@@ -74,6 +76,7 @@ type Server struct {
 	log     *slog.Logger
 	mux     *http.ServeMux
 	usage   usage
+	forward forwards
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -91,7 +94,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		core: o.Core, data: o.DataPlane, records: kept, profile: o.Profile, allow: o.Allow, domain: strings.ToLower(o.Domain),
-		peer: o.Peer, hosts: map[string]bool{}, redact: o.Redact, log: o.Logger, mux: http.NewServeMux(),
+		zone: hostName(o.Domain), peer: o.Peer, hosts: map[string]bool{}, redact: o.Redact, log: o.Logger, mux: http.NewServeMux(),
 	}
 	if o.Token != "" {
 		sum := sha256.Sum256([]byte(o.Token))
@@ -212,7 +215,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // that has rebound its own name to this machine gets no answer.
 func (s *Server) hostAllowed(host string) bool {
 	name := hostName(host)
-	return name == "localhost" || net.ParseIP(strings.Trim(name, "[]")) != nil || s.hosts[name] || s.domain != "" && (name == s.domain || name == "api."+s.domain)
+	return name == "localhost" || net.ParseIP(strings.Trim(name, "[]")) != nil || s.hosts[name] || s.zone != "" && (name == s.zone || name == "api."+s.zone || name == "sandbox."+s.zone)
 }
 
 // hostName is a Host without its port.
@@ -270,7 +273,7 @@ func (s *Server) sweepOne(kept *record) error {
 	case !sb.State.Over():
 		return nil
 	default:
-		s.data.Cut(kept.Sandbox)
+		s.cut(kept.Sandbox)
 		if _, err := s.core.Delete(s.ctx, s.user(), kept.Sandbox); err != nil && api.CodeOf(err) != api.CodeNotFound {
 			return err
 		}

@@ -104,7 +104,7 @@ func (s *Server) tell(ctx context.Context, e *process, ev received, send func(*e
 	case ev.err != nil:
 		return true, s.interrupted(ctx, ev.err)
 	case ev.Exit != nil:
-		if ev.Exit.SandboxLost || ev.Exit.TerminalReason != "" {
+		if ev.Exit.SandboxLost || ev.Exit.TerminalReason != "" || s.ending(ctx) {
 			requestOf(ctx).cancel(errCut)
 			return true, rpcError(context.Canceled)
 		}
@@ -119,6 +119,14 @@ func (s *Server) tell(ctx context.Context, e *process, ev received, send func(*e
 		return false, send(dataOf(e.pty, ev.Stream, ev.Data))
 	}
 	return false, nil
+}
+
+// ending reports whether the sandbox of a request is being ended: core says so before it ends the first
+// process. A process that ends then did not end by itself.
+func (s *Server) ending(ctx context.Context) bool {
+	sb := requestOf(ctx).sb
+	is, err := s.core.Get(ctx, sb.Caller, sb.Ref)
+	return api.CodeOf(err) == api.CodeNotFound || err == nil && is.State != api.StateRunning && is.State != api.StatePaused
 }
 
 // interrupted is the end of a stream whose attachment failed. The end of the sandbox or of the daemon
