@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// e2bVar names a directory with installs of E2B's clients: npm's e2b in its directory js, and PyPI's
-// behind py/bin/python.
+// e2bVar names a directory with installs of E2B's clients: npm's e2b in its directories whose names
+// begin with js, one for each version, and PyPI's behind py/bin/python.
 const e2bVar = "CLOCHE_TEST_E2B"
 
 // e2bServer is a daemon that serves clients of E2B.
@@ -65,17 +65,24 @@ func TestE2BClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, argv := range map[string][]string{
-		"javascript": {"node", "--input-type=module", "-e", string(script)},
-		"python":     {filepath.Join(dir, "py", "bin", "python"), filepath.Join("test", "e2e", "testdata", "e2b", "client.py")},
-	} {
+	clients := map[string][]string{
+		"py": {filepath.Join(dir, "py", "bin", "python"), filepath.Join("test", "e2e", "testdata", "e2b", "client.py")},
+	}
+	versions, err := filepath.Glob(filepath.Join(dir, "js*"))
+	if err != nil || len(versions) == 0 {
+		t.Fatalf("%s has no directory js: %v", dir, err)
+	}
+	for _, version := range versions {
+		clients[filepath.Base(version)] = []string{"node", "--input-type=module", "-e", string(script)}
+	}
+	for name, argv := range clients {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 5*time.Minute))
 			defer cancel()
 			cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 			cmd.WaitDelay = 5 * time.Second
-			if name == "javascript" {
-				cmd.Dir = filepath.Join(dir, "js") // modules are found from here
+			if name != "py" {
+				cmd.Dir = filepath.Join(dir, name) // modules are found from here
 			}
 			cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 			for k, v := range s.env {
