@@ -46,7 +46,7 @@ func (h *app) openE2B(ctx context.Context, cfg Config) (*e2bServer, error) {
 		return nil, err
 	}
 	data := envd.New(envd.Options{Core: envd.FromCore(h.core), Log: h.log})
-	server, err := e2bapi.New(e2bapi.Options{
+	server, err := e2bapi.New(ctx, e2bapi.Options{
 		Core: h.core, DataPlane: data, Dir: h.home.path("e2b"), Profile: cfg.E2B.Profile, Allow: cfg.E2B.Allow, Domain: cfg.E2B.Domain,
 		Token: cfg.Token, Peer: peers(), Hosts: append(h.ownNames(nil), cfg.Hosts...), Redact: h.secrets.Redact, Logger: h.log,
 	})

@@ -83,8 +83,8 @@ type Server struct {
 	wg     sync.WaitGroup
 }
 
-// New returns a Server. Close ends it.
-func New(o Options) (*Server, error) {
+// New returns a Server. Close ends it; the end of ctx does not.
+func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Core == nil || o.DataPlane == nil || o.Dir == "" {
 		return nil, errors.New("make the E2B server: core, data plane or directory is missing")
 	}
@@ -110,7 +110,7 @@ func New(o Options) (*Server, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.routes()
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.wg.Go(s.sweep)
 	return s, nil
 }

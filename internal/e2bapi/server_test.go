@@ -126,7 +126,7 @@ func newFixture(t *testing.T, handler http.HandlerFunc) *fixture {
 
 func (f *fixture) start() {
 	f.Helper()
-	s, err := New(Options{Core: f.core, DataPlane: dataPlane{}, Dir: f.dir, Domain: "sbx.test:8443"})
+	s, err := New(f.Context(), Options{Core: f.core, DataPlane: dataPlane{}, Dir: f.dir, Domain: "sbx.test:8443"})
 	if err != nil {
 		f.Fatal(err)
 	}
