@@ -73,6 +73,10 @@ func (a *actor) spec(ctx context.Context, m *envdpb.StartRequest) (api.ProcessSp
 	spec.Name = m.GetTag()
 	spec.Argv = append([]string{c.GetCmd()}, c.GetArgs()...)
 	spec.Env = maps.Clone(nonNil(a.sb.Env))
+	if a.access.User != "" {
+		// The environment of the sandbox has these of its own user.
+		spec.Env["HOME"], spec.Env["USER"], spec.Env["LOGNAME"] = a.home, a.name, a.name
+	}
 	maps.Copy(spec.Env, c.GetEnvs())
 	spec.User = a.access.User
 	spec.OnFull = api.OnFullBlock

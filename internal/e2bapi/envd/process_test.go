@@ -98,7 +98,8 @@ func TestErrorsOfProcesses(t *testing.T) {
 		{"SendSignal", `{"process":{"pid":` + pty + `},"signal":"SIGNAL_SIGKILL"}`, 200, "", ""},
 		{"Nothing", `{}`, 404, "", ""},
 	} {
-		status, got := 0, map[string]any{}
+		var status int
+		var got map[string]any
 		if c.method == "Nothing" {
 			status, _, _ = f.do(t, http.MethodPost, "/process.Process/Nothing", nil, nil)
 		} else {
@@ -249,9 +250,11 @@ func TestConnectTellsWhatComesLater(t *testing.T) {
 // A client tells the end of a sandbox by a connection that breaks, without a last frame.
 func TestCutBreaksTheConnection(t *testing.T) {
 	for name, end := range map[string]func(*fixture) error{
-		"cut":    func(f *fixture) error { f.Cut(f.sb.Ref); return nil },
-		"close":  func(f *fixture) error { return f.Server.Close() },
-		"delete": func(f *fixture) error { return f.Service.Remove(context.WithoutCancel(t.Context()), operator, f.box.ID) },
+		"cut":   func(f *fixture) error { f.Cut(f.sb.Ref); return nil },
+		"close": func(f *fixture) error { return f.Server.Close() },
+		"delete": func(f *fixture) error {
+			return f.Service.Remove(context.WithoutCancel(t.Context()), operator, f.box.ID)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
