@@ -64,6 +64,7 @@ type Server struct {
 	version   string
 	processes *processTable
 	accounts  *accountCache
+	watchers  *watcherTable
 	rpc       *http.ServeMux
 
 	mu     sync.Mutex // guards what follows
@@ -76,7 +77,7 @@ type Server struct {
 func New(o Options) *Server {
 	s := &Server{
 		core: o.Core, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), version: o.Version,
-		processes: newProcessTable(), accounts: newAccountCache(),
+		processes: newProcessTable(), accounts: newAccountCache(), watchers: newWatcherTable(),
 		rpc: http.NewServeMux(), live: map[string]map[*request]struct{}{},
 	}
 	limits := []connect.HandlerOption{connect.WithReadMaxBytes(maxMessage)}
@@ -95,6 +96,7 @@ func (s *Server) Close() error {
 		}
 	}
 	s.mu.Unlock()
+	s.watchers.close()
 	s.wg.Wait()
 	return nil
 }
@@ -106,6 +108,7 @@ func (s *Server) Cut(ref string) {
 		r.cancel(errCut)
 	}
 	s.mu.Unlock()
+	s.watchers.forget(ref)
 	s.processes.forget(ref)
 	s.accounts.forget(ref)
 }

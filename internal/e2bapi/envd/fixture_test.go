@@ -57,6 +57,8 @@ type fixture struct {
 	dir string
 	// sb is what the server is told; a test changes it before its first request.
 	sb envd.Sandbox
+	// changes are what a watch tells after its start; closed is the end of the directory.
+	changes chan envd.FileChange
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -102,6 +104,7 @@ func newFixture(t *testing.T) *fixture {
 	})}
 	f.dir, err = filepath.EvalSymlinks(t.TempDir())
 	check(err)
+	f.changes = make(chan envd.FileChange)
 	f.Server = envd.New(envd.Options{Core: &homed{envd.FromCore(f.Service), f}, Log: logger, Version: "test"})
 	f.box, err = f.Service.Create(t.Context(), operator, api.SandboxSpec{Name: "box", Workspace: &api.Workspace{Dir: f.dir}, Cwd: f.dir}, nil)
 	check(err)
@@ -135,6 +138,26 @@ func (h *homed) ReadFile(ctx context.Context, c core.Caller, ref string, at api.
 		return io.NopCloser(strings.NewReader(accounts)), api.FileInfo{}, nil
 	}
 	return h.Core.ReadFile(ctx, c, ref, at, offset, length)
+}
+
+// Watch implements envd.FileWatch with the changes of the fixture.
+func (h *homed) Watch(ctx context.Context, _ core.Caller, _ string, _ envd.WatchOptions, fn func(envd.FileChange) error) error {
+	if err := fn(envd.FileChange{Kind: envd.FileReady}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case c, ok := <-h.f.changes:
+			if !ok {
+				return nil
+			}
+			if err := fn(c); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // do sends one request with the access token, and returns status, header and body.
