@@ -72,8 +72,8 @@ func noWatch() *connect.Error {
 type watched struct {
 	*view
 	o WatchOptions
-	// moved is set after an event for a file of the agent that was moved away: the next name that is
-	// created is that of a file that was written.
+	// moved is set after the agent's own file was moved away: the next new name is a file that was
+	// written.
 	moved bool
 }
 
