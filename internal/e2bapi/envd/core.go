@@ -23,6 +23,7 @@ type Processes interface {
 	StartProcess(ctx context.Context, caller core.Caller, ref string, spec api.ProcessSpec) (api.Process, error)
 	Processes(ctx context.Context, caller core.Caller, ref string) ([]api.Process, error)
 	GetProcess(ctx context.Context, caller core.Caller, ref, id string) (api.Process, error)
+	WaitProcess(ctx context.Context, caller core.Caller, ref, id string, w api.WaitRequest) (api.Process, error)
 	SignalProcess(ctx context.Context, caller core.Caller, ref, id string, r api.SignalRequest) error
 	Attach(ctx context.Context, caller core.Caller, ref, id string, r api.AttachRequest) (Attachment, error)
 }

@@ -17,6 +17,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/e2bapi/envd/envdpb"
 )
 
+// killWait is how long the answer to SIGKILL waits for the end of the process, in milliseconds.
+const killWait = 1000
+
 // processService is E2B's service process.Process over core's managed processes.
 type processService struct{ s *Server }
 
@@ -261,6 +264,10 @@ func (p *processService) SendSignal(ctx context.Context, req *connect.Request[en
 	}
 	if err != nil {
 		return nil, rpcError(err)
+	}
+	if name == "KILL" {
+		// A client that asks again is told that the process has ended. A failure is the next call's to tell.
+		_, _ = p.s.core.WaitProcess(ctx, sb.Caller, sb.Ref, e.id, api.WaitRequest{TimeoutMS: killWait})
 	}
 	return connect.NewResponse(&envdpb.SendSignalResponse{}), nil
 }
