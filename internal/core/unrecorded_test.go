@@ -32,7 +32,7 @@ func verbsWithoutRecord() map[string]string {
 		"Logs": "what a process wrote is kept by the daemon, and the process is on record with its start",
 	}
 	for why, names := range map[string]string{ // of which the first three are in SECURITY.md
-		looks: "Admit Approvals Audit AuditUsage Authenticate Doctor Egress EgressLog EngineAtLeast Endpoint Endpoints Engines Errors Events " +
+		looks: "Admit Approvals Audit AuditUsage Authenticate CallerOfKey Doctor Egress EgressLog EngineAtLeast Endpoint Endpoints Engines Errors Events " +
 			"ExplainPolicy Get GetProcess GetRecording GetSkill GetSnapshot GetWorkspace Glob Guidance Images Info InspectImage Keys List OpenPorts " +
 			"ListFiles Metrics PreviewSkills Job Jobs Processes Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
 			"Ready Snapshots StatFile Stats Status StatusMany VerifyAudit WaitProcess Workspaces FollowJob Heartbeat",

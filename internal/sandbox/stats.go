@@ -44,7 +44,7 @@ func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (
 	out.NetworkInBytes, out.NetworkOutBytes = in, outward
 	if inst != nil {
 		got := m.statOf(ctx, inst)
-		out.CPUMS, out.MemoryBytes = got.cpuMS(), got.memory()
+		out.CPUMS, out.MemoryBytes = got.KnownCPUMS(), got.KnownMemory()
 	}
 	if info.State == api.StateRunning {
 		out.Processes = m.countProcesses(ctx, s)
@@ -65,32 +65,15 @@ func (s *live) measurable() (inst engine.Instance, engineName string, in, out *i
 	return s.inst, s.info.Engine, in, out
 }
 
-// reading is a Stat in which a zero is what the engine cannot tell: an instance that runs
-// has used both.
-type reading engine.Stat
-
-func (r reading) cpuMS() *int64 {
-	if ms := r.CPU.Milliseconds(); r.CPU > 0 {
-		return &ms
-	}
-	return nil
-}
-
-func (r reading) memory() *int64 {
-	if n := r.MemoryBytes; n > 0 {
-		return &n
-	}
-	return nil
-}
-
-func (m *Manager) statOf(ctx context.Context, inst engine.Instance) reading {
+// statOf returns what an instance uses, or zeros.
+func (m *Manager) statOf(ctx context.Context, inst engine.Instance) engine.Stat {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
 	got, ok := stat(ctx, inst)
 	if !ok {
-		return reading{}
+		return engine.Stat{}
 	}
-	return reading(got)
+	return got
 }
 
 func (m *Manager) countProcesses(ctx context.Context, s *live) *int64 {

@@ -17,8 +17,8 @@ const anyKey = "e2b_0000000000000000000000000000000000000000"
 // E2BCommand is "cloche e2b".
 func E2BCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
-		Use:     "e2b",
-		Short:   "Use the daemon with E2B's SDKs",
+		Use:   "e2b",
+		Short: "Use the daemon with E2B's SDKs",
 		Long: `Use the daemon with E2B's own SDKs, unchanged: three variables of the environment
 point them to it. The daemon serves them with "cloche serve --e2b ADDRESS" or
 e2b.listen in settings.yaml.`,
