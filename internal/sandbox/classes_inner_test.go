@@ -150,9 +150,8 @@ func TestStatesInWhichALayerIsSettled(t *testing.T) {
 			wantClass(t, string(state), err, api.CodeState, false, "is settled when it has ended")
 		}
 		s.info.Workspace.Layered = false
-		if err := s.mayOpenLayer(); err != nil {
-			t.Errorf("%s without a layer: %v", state, err)
-		}
+		// Refused before anything of it is released.
+		wantClass(t, string(state)+" without a layer", s.mayOpenLayer(), api.CodeState, false, "is not layered")
 		for _, leave := range []func(){func() { s.teardown = stage.TeardownRemoved }, func() { s.teardown = stage.TeardownRemoving }} {
 			leave()
 			if err := s.mayOpenLayer(); !errors.Is(err, api.ErrNotFound) {
