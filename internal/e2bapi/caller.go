@@ -42,7 +42,7 @@ func (s *Server) caller(r *http.Request) (caller core.Caller, id string, err err
 	return caller, "", fail(http.StatusUnauthorized, "the API key is not valid: set E2B_API_KEY to a key of `cloche key create`")
 }
 
-// callerOf returns the caller as whom the data plane of a sandbox acts. A key that was revoked is an error.
+// callerOf returns the caller of the data plane of a sandbox. A key that was revoked is an error.
 func (s *Server) callerOf(r *record) (core.Caller, error) {
 	if id, ok := strings.CutPrefix(r.Caller, callerKey); ok {
 		return s.core.CallerOfKey(id)

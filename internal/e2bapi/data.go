@@ -129,7 +129,7 @@ func (s *Server) servePort(w http.ResponseWriter, r *http.Request, t target) {
 	}
 }
 
-// running returns a sandbox that runs, with as whom it is used. Without such a sandbox the record is nil.
+// running returns a running sandbox and the caller of its data plane. Without such a sandbox the record is nil.
 func (s *Server) running(ctx context.Context, id string) (*record, api.Sandbox, core.Caller, error) {
 	ref, ok := refOf(id)
 	kept := s.records.get(ref)

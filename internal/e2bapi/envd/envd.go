@@ -1,7 +1,7 @@
 // Package envd serves the data plane of E2B's API: processes, files and watches of one sandbox, as
 // E2B's clients know them from the program envd. The server runs in the daemon, and every call is an
 // operation of core, as the caller that the sandbox is served for. The API server in front finds the
-// sandbox of a request and says as whom it is used.
+// sandbox of a request and names its caller.
 package envd
 
 import (
@@ -35,7 +35,7 @@ var errCut = errors.New("the request was cut")
 type Sandbox struct {
 	// Ref is core's ID of the sandbox.
 	Ref string
-	// Caller is as whom the call is made.
+	// Caller is the caller of the operations.
 	Caller core.Caller
 	// Token is the access token. If it is empty, none is needed.
 	Token string

@@ -26,7 +26,7 @@ const (
 	maxName = 256
 )
 
-// actor is the user inside a sandbox as whom a request acts.
+// actor is the user inside a sandbox that a request acts as.
 type actor struct {
 	sb   Sandbox
 	name string // for execs; empty is the user of the sandbox
