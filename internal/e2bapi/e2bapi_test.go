@@ -109,7 +109,7 @@ func TestTargets(t *testing.T) {
 		"control plane":       {host: "127.0.0.1:1"},
 		"headers":             {host: "127.0.0.1:1", id: "abc", port: "8000", want: target{"abc", 8000}},
 		"one header":          {host: "127.0.0.1:1", id: "abc", fails: true},
-		"an invalid port": {host: "127.0.0.1:1", id: "abc", port: "x", fails: true},
+		"an invalid port":     {host: "127.0.0.1:1", id: "abc", port: "x", fails: true},
 		"name":                {host: "8000-abc.sbx.test:443", want: target{"abc", 8000}, byName: true},
 		"name over headers":   {host: "8000-abc.sbx.test", id: "def", port: "49983", want: target{"abc", 8000}, byName: true},
 		"name without a port": {host: "abc.sbx.test", byName: true, fails: true},
