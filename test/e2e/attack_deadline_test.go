@@ -90,6 +90,9 @@ type stuckAgent struct {
 	// gvisor says that the processes inside are none of the host's: the agent is stopped
 	// with the whole sentry.
 	gvisor bool
+	// frozen says that the cgroup of the agent's process is frozen. The sentry of gVisor
+	// pauses what it runs, and is not frozen.
+	frozen bool
 	agent  int
 }
 
@@ -117,7 +120,7 @@ func (s *stuckAgent) stop() {
 	if !poll(func() bool { s.agent = s.find(); return s.agent > 1 }) {
 		s.Fatalf("the agent is not found among %v", s.processes())
 	}
-	if err := stopProcess(s.agent); err != nil {
+	if err := s.stopAgent(); err != nil {
 		s.Fatal(err)
 	}
 	// An engine that failed to end it would never remove it.
@@ -126,6 +129,15 @@ func (s *stuckAgent) stop() {
 			_ = syscall.Kill(p.pid, syscall.SIGKILL)
 		}
 	})
+}
+
+// stopAgent stops the process of the agent. One that its cgroup has frozen takes the signal
+// when it is thawed, before it runs again.
+func (s *stuckAgent) stopAgent() error {
+	if s.frozen {
+		return syscall.Kill(s.agent, syscall.SIGSTOP)
+	}
+	return stopProcess(s.agent)
 }
 
 // find is the agent's number on the host, or 0: the number of the sentry, or of the process
@@ -238,6 +250,7 @@ func (s *stuckAgent) pause() {
 	} else if err != nil {
 		s.Fatal(err)
 	}
+	s.frozen = !s.gvisor
 }
 
 // paused: it holds after a pause in which the agent was lost. A sentry that does not

@@ -147,6 +147,7 @@ func (s *stoppedPart) setUp() {
 	}
 	if _, err := s.c.Pause(ctx, "box-resume"); !errors.Is(err, api.ErrUnsupported) || os.Geteuid() == 0 {
 		s.must(err)
+		s.boxes["box-resume"].frozen = !s.boxes["box-resume"].gvisor
 	}
 	k, err := s.c.CreateKey(ctx, api.KeySpec{Tenant: "other"})
 	s.must(err)
@@ -172,34 +173,38 @@ func (s *stoppedPart) must(err error) {
 // stop stops the part, and lets it go on at the end of the test.
 func (s *stoppedPart) stop() {
 	s.Helper()
-	var pids []int
 	switch s.part {
 	case "nothing":
 		return
 	case "daemon":
-		pids = []int{s.h.daemon.Process.Pid}
+		s.must(stopProcess(s.h.daemon.Process.Pid))
+		s.goOn(s.h.daemon.Process.Pid)
 	case "agent":
 		for _, a := range s.boxes {
-			pid := 0
-			if !poll(func() bool { pid = a.find(); return pid > 1 }) {
+			if !poll(func() bool { a.agent = a.find(); return a.agent > 1 }) {
 				s.Fatalf("the agent is not found among %v", a.processes())
 			}
-			pids = append(pids, pid)
+			s.must(a.stopAgent())
+			s.goOn(a.agent)
 		}
 	default:
+		found := false
 		for _, p := range s.h.processes() {
 			if strings.HasPrefix(p.argv, s.part) {
-				pids = append(pids, p.pid)
+				found = true
+				s.must(stopProcess(p.pid))
+				s.goOn(p.pid)
 			}
 		}
-		if len(pids) == 0 {
+		if !found {
 			s.Skipf("needs a process %s of its own for a sandbox, and here is none", s.part)
 		}
 	}
-	for _, pid := range pids {
-		s.must(stopProcess(pid))
-		s.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
-	}
+}
+
+// goOn lets a stopped process go on at the end of the test.
+func (s *stoppedPart) goOn(pid int) {
+	s.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 }
 
 // all makes every call at the same time, and looks at what the lists say afterwards.
