@@ -15,6 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/network"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/native"
 	"github.com/cloche-dev/cloche/internal/engine/nsjail"
 	"github.com/cloche-dev/cloche/internal/engine/oci"
@@ -121,7 +122,7 @@ func forgetOwner(engines, owner string) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		errs = append(errs, pidfd.Forget(filepath.Join(engines, e.Name()), owner))
+		errs = append(errs, lifecycle.Forget(filepath.Join(engines, e.Name()), owner))
 	}
 	return errors.Join(errs...)
 }

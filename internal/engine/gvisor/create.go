@@ -22,6 +22,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -36,7 +37,7 @@ type creation struct {
 	// clean is for what must be taken back although the caller has gone.
 	clean context.Context
 	rec   record
-	undo  pidfd.Undo
+	undo  lifecycle.Undo
 
 	spec       []byte
 	null       *os.File
@@ -63,8 +64,8 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		return nil, err
 	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
-	step, err := pidfd.TakeSteps(ctx, e.log, p.ID, []pidfd.Step{
-		{Name: pidfd.StepRecord, Do: c.record},
+	step, err := lifecycle.TakeSteps(ctx, e.log, p.ID, []lifecycle.Step{
+		{Name: lifecycle.StepRecord, Do: c.record},
 		{Name: "open files", Do: c.open},
 		{Name: "make cgroup", Do: c.makeGroup},
 		{Name: "start processes", Do: c.start},
@@ -101,7 +102,7 @@ func (c *creation) record(ctx context.Context) error {
 		c.killOnUndo(c.pooled.proc)
 	}
 	c.rec = record{
-		Head: pidfd.Head{ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Cgroups: groups, Boot: c.e.boot},
+		Head: lifecycle.Head{ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Cgroups: groups, Boot: c.e.boot},
 		Port: c.plan.Agent.Port, GVisor: c.e.version, Attached: c.plan.DieWithParent,
 	}
 	if err := c.e.records.Create(c.rec); err != nil {
@@ -154,7 +155,7 @@ func (c *creation) start(ctx context.Context) error {
 	if err := c.e.records.Update(c.rec); err != nil {
 		return err
 	}
-	c.inst.init(c.e, c.rec, pidfd.Encode(c.rec), c.group)
+	c.inst.init(c.e, c.rec, lifecycle.Encode(c.rec), c.group)
 	c.inst.asked.Store(true) // until Create has succeeded, it tells of the death itself
 	err := c.pooled.claim(&c.sentry, early.Sentry, "--bundle="+c.plan.Dir, c.plan.ID)
 	c.sentry.close()
@@ -368,7 +369,7 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 	if said, ok := errors.AsType[agentError](err); ok {
 		return api.Errorf(api.CodeInternal, "create sandbox: %w", said)
 	}
-	if known := pidfd.CreateError(ctx, c.plan.ID, step, err); known != nil {
+	if known := lifecycle.CreateError(ctx, c.plan.ID, step, err); known != nil {
 		return known
 	}
 	return api.Errorf(api.CodeInternal, "create sandbox: gVisor could not %s", step).

@@ -15,6 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -57,7 +58,7 @@ type Options struct {
 type Engine struct {
 	opts     Options
 	log      *slog.Logger
-	records  pidfd.Records[record]
+	records  lifecycle.Records[record]
 	spawner  *pidfd.Spawner
 	groups   cgroup.Maker
 	rootless bool

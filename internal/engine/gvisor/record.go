@@ -2,13 +2,16 @@
 
 package gvisor
 
-import "github.com/cloche-dev/cloche/internal/engine/pidfd"
+import (
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
+)
 
 // record is all there is to know about an instance in order to find it again
 // or to remove it. It is also its State. What has omitempty is not in those that
 // the first builds wrote.
 type record struct {
-	pidfd.Head
+	lifecycle.Head
 	Port   int      `json:"port"`
 	Sentry pidfd.ID `json:"sentry"`
 	Gofer  pidfd.ID `json:"gofer,omitzero"`
@@ -21,10 +24,10 @@ type record struct {
 }
 
 // blank is the record of an instance of which only the names are known.
-func blank(owner, id string) record { return record{Head: pidfd.Head{Owner: owner, ID: id}} }
+func blank(owner, id string) record { return record{Head: lifecycle.Head{Owner: owner, ID: id}} }
 
-func newRecords(dir string) pidfd.Records[record] {
-	return pidfd.Records[record]{Dir: dir, Blank: blank}
+func newRecords(dir string) lifecycle.Records[record] {
+	return lifecycle.Records[record]{Dir: dir, Blank: blank}
 }
 
 // processes are the processes of the record that can still be there.

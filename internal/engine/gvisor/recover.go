@@ -15,12 +15,13 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Recover implements engine.Engine.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
-	rec, err := pidfd.Decode[record](state)
+	rec, err := lifecycle.Decode[record](state)
 	if err != nil {
 		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
 	}

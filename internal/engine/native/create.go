@@ -20,6 +20,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -38,7 +39,7 @@ type creation struct {
 	// clean is for what must be taken back although the caller has gone.
 	clean context.Context
 	rec   record
-	undo  pidfd.Undo
+	undo  lifecycle.Undo
 
 	ids    hostrootfs.IDs
 	group  *cgroup.Group
@@ -76,8 +77,8 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		}
 	}
 	c := newCreation(ctx, e, p)
-	err := c.do(ctx, []pidfd.Step{
-		{Name: pidfd.StepRecord, Do: c.record},
+	err := c.do(ctx, []lifecycle.Step{
+		{Name: lifecycle.StepRecord, Do: c.record},
 		{Name: "make cgroup", Do: c.makeGroup},
 		{Name: "open files", Do: c.open},
 		{Name: "start process", Do: c.start},
@@ -97,8 +98,8 @@ func newCreation(ctx context.Context, e *Engine, p engine.Plan) *creation {
 }
 
 // do takes the steps. After an error nothing is left of what they made.
-func (c *creation) do(ctx context.Context, steps []pidfd.Step) error {
-	failed, err := pidfd.TakeSteps(ctx, c.e.log, c.plan.ID, steps)
+func (c *creation) do(ctx context.Context, steps []lifecycle.Step) error {
+	failed, err := lifecycle.TakeSteps(ctx, c.e.log, c.plan.ID, steps)
 	if err != nil {
 		err = c.classify(ctx, failed, err)
 		c.rollback()
@@ -132,7 +133,7 @@ func (e *Engine) validate(p engine.Plan) error {
 // record writes down that there is going to be an instance, so that a Sweep after our
 // sudden death knows where to look.
 func (c *creation) record(context.Context) error {
-	c.rec = record{Head: pidfd.Head{
+	c.rec = record{Head: lifecycle.Head{
 		ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Boot: c.e.boot, Cgroups: c.e.groups.Dirs(c.plan.Owner, c.plan.ID),
 	}}
 	var err error
@@ -465,7 +466,7 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 	if said, ok := errors.AsType[agentError](err); ok {
 		return api.Errorf(api.CodeInternal, "create sandbox: %w", said)
 	}
-	if known := pidfd.CreateError(ctx, c.plan.ID, step, err); known != nil {
+	if known := lifecycle.CreateError(ctx, c.plan.ID, step, err); known != nil {
 		return known
 	}
 	if at, ok := errors.AsType[*stepError](err); ok {

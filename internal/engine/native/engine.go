@@ -16,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -54,7 +55,7 @@ type Engine struct {
 	name     string
 	jail     *Jail
 	log      *slog.Logger
-	records  pidfd.Records[record]
+	records  lifecycle.Records[record]
 	groups   cgroup.Maker
 	ids      *hostrootfs.IDPool
 	images   *hostrootfs.Images
@@ -86,7 +87,7 @@ func New(o Options) (*Engine, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{
-		name: name, jail: o.Jail, log: o.Logger.With("engine", name), records: pidfd.Records[record]{Dir: o.StateDir, Blank: blank},
+		name: name, jail: o.Jail, log: o.Logger.With("engine", name), records: lifecycle.Records[record]{Dir: o.StateDir, Blank: blank},
 		rootless: os.Geteuid() != 0, boot: pidfd.Boot(), spawner: pidfd.NewSpawner(),
 	}
 	if err := os.MkdirAll(e.records.Dir, 0o700); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -43,7 +44,7 @@ var (
 )
 
 func newInstance(e *Engine, rec record, p, above *pidfd.Process, g *cgroup.Group) *instance {
-	i := &instance{e: e, rec: rec, state: pidfd.Encode(rec), init: p, above: above, group: g, buried: make(chan struct{})}
+	i := &instance{e: e, rec: rec, state: lifecycle.Encode(rec), init: p, above: above, group: g, buried: make(chan struct{})}
 	go i.watch()
 	return i
 }

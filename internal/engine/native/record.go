@@ -2,12 +2,15 @@
 
 package native
 
-import "github.com/cloche-dev/cloche/internal/engine/pidfd"
+import (
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
+)
 
 // record is all there is to know about an instance in order to find it again or to
 // remove it. It is also its State.
 type record struct {
-	pidfd.Head
+	lifecycle.Head
 	// Init is the first process, the agent; zero before it is started.
 	Init pidfd.ID `json:"init,omitzero"`
 	// Jail is the program above it; zero without one.
@@ -17,4 +20,4 @@ type record struct {
 }
 
 // blank is the record of an instance of which only the names are known.
-func blank(owner, id string) record { return record{Head: pidfd.Head{Owner: owner, ID: id}} }
+func blank(owner, id string) record { return record{Head: lifecycle.Head{Owner: owner, ID: id}} }

@@ -13,12 +13,13 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Recover implements engine.Engine.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
-	rec, err := pidfd.Decode[record](state)
+	rec, err := lifecycle.Decode[record](state)
 	if err != nil {
 		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
 	}
@@ -70,7 +71,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) b
 	// lost.
 	for id, dirs := range e.groups.Orphans(owner) {
 		if !slices.ContainsFunc(recs, func(rec record) bool { return rec.has(id) }) {
-			recs = append(recs, record{Head: pidfd.Head{ID: id, Owner: owner, Cgroups: dirs}})
+			recs = append(recs, record{Head: lifecycle.Head{ID: id, Owner: owner, Cgroups: dirs}})
 		}
 	}
 	var errs []error

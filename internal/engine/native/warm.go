@@ -20,6 +20,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -72,8 +73,8 @@ func (k kind) plan(id string) engine.Plan {
 // newWarm begins one and waits until its agent is executed.
 func (e *Engine) newWarm(ctx context.Context, k kind, id string) (*creation, error) {
 	c := newCreation(ctx, e, k.plan(id))
-	err := c.do(ctx, []pidfd.Step{
-		{Name: pidfd.StepRecord, Do: c.record},
+	err := c.do(ctx, []lifecycle.Step{
+		{Name: lifecycle.StepRecord, Do: c.record},
 		{Name: "make cgroup", Do: c.makeGroup},
 		{Name: "open files", Do: c.openWarm},
 		{Name: "start process", Do: c.start},
@@ -161,8 +162,8 @@ func (c *creation) awaitExecution(ctx context.Context) error {
 func (c *creation) finish(ctx context.Context, p engine.Plan) (engine.Instance, error) {
 	warm := c.rec
 	c.plan, c.clean = p, context.WithoutCancel(ctx)
-	err := c.do(ctx, []pidfd.Step{
-		{Name: pidfd.StepRecord, Do: c.adopt},
+	err := c.do(ctx, []lifecycle.Step{
+		{Name: lifecycle.StepRecord, Do: c.adopt},
 		{Name: "limit", Do: func(context.Context) error { return c.group.Limit(p.Limits) }},
 		{Name: "open files", Do: c.openRest},
 		{Name: "make the root", Do: c.furnish},

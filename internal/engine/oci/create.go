@@ -20,6 +20,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/engine/tap"
 )
@@ -43,7 +44,7 @@ type creation struct {
 	// clean is for what must be taken back although the caller has gone.
 	clean context.Context
 	rec   record
-	undo  pidfd.Undo
+	undo  lifecycle.Undo
 
 	ids     hostrootfs.IDs
 	group   *cgroup.Group
@@ -73,8 +74,8 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx), runtime: newSession(b, p.Dir), sources: noSources()}
 	defer c.closeFiles()
-	step, err := pidfd.TakeSteps(ctx, e.log, p.ID, []pidfd.Step{
-		{Name: pidfd.StepRecord, Do: c.record},
+	step, err := lifecycle.TakeSteps(ctx, e.log, p.ID, []lifecycle.Step{
+		{Name: lifecycle.StepRecord, Do: c.record},
 		{Name: "make cgroup", Do: c.makeGroup},
 		{Name: "make namespaces", Do: c.makeNamespaces},
 		{Name: "open files", Do: c.open},
@@ -116,7 +117,7 @@ func validate(p engine.Plan) error {
 // sudden death knows where to look.
 func (c *creation) record(context.Context) error {
 	c.rec = record{
-		Head: pidfd.Head{
+		Head: lifecycle.Head{
 			ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Boot: c.e.boot, Cgroups: c.e.groups.Dirs(c.plan.Owner, c.plan.ID),
 		},
 		Runtime: c.runtime.path,
@@ -446,7 +447,7 @@ func (c *creation) closeFiles() {
 
 // classify makes an error of Cloche of one that happened in a step.
 func classify(ctx context.Context, sandbox, step string, err error) error {
-	if known := pidfd.CreateError(ctx, sandbox, step, err); known != nil {
+	if known := lifecycle.CreateError(ctx, sandbox, step, err); known != nil {
 		return known
 	}
 	return api.Errorf(api.CodeInternal, "create sandbox: it cannot be done: %s", step).

@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -53,7 +54,7 @@ type Options struct {
 type Engine struct {
 	opts    Options
 	log     *slog.Logger
-	records pidfd.Records[record]
+	records lifecycle.Records[record]
 	groups  cgroup.Maker
 	ids     *hostrootfs.IDPool
 	images  *hostrootfs.Images
@@ -73,7 +74,7 @@ var (
 
 // record is what is written down of an instance.
 type record struct {
-	pidfd.Head
+	lifecycle.Head
 	// Init is the first process, the agent; zero before the runtime has made it.
 	Init pidfd.ID `json:"init,omitzero"`
 	// Parent is the process that the instance must not outlive; zero without one.
@@ -100,8 +101,8 @@ func New(o Options) (*Engine, error) {
 		}
 	}
 	e := &Engine{opts: o, log: o.Logger.With("engine", Name), boot: pidfd.Boot(), root: os.Geteuid() == 0}
-	e.records = pidfd.Records[record]{Dir: o.StateDir, Blank: func(owner, id string) record {
-		return record{Head: pidfd.Head{ID: id, Owner: owner}}
+	e.records = lifecycle.Records[record]{Dir: o.StateDir, Blank: func(owner, id string) record {
+		return record{Head: lifecycle.Head{ID: id, Owner: owner}}
 	}}
 	e.groups = cgroup.None("no cgroup is delegated to the user of the daemon")
 	if e.root {

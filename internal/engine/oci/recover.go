@@ -13,13 +13,14 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Recover implements engine.Engine. The runtime is not asked: what is alive is known by
 // the number and the start of its first process.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
-	rec, err := pidfd.Decode[record](state)
+	rec, err := lifecycle.Decode[record](state)
 	if err != nil {
 		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
 	}
@@ -64,7 +65,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) b
 	// lost.
 	for id, dirs := range e.groups.Orphans(owner) {
 		if !slices.ContainsFunc(recs, func(rec record) bool { return rec.ID == id }) {
-			rec := record{Head: pidfd.Head{ID: id, Owner: owner, Cgroups: dirs}}
+			rec := record{Head: lifecycle.Head{ID: id, Owner: owner, Cgroups: dirs}}
 			rec.Group = e.groupOf(rec)
 			recs = append(recs, rec)
 		}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package pidfd_test
+package lifecycle_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -25,8 +26,8 @@ func TestTakeSteps(t *testing.T) {
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var did []string
-	step := func(name string, err error, then func()) pidfd.Step {
-		return pidfd.Step{Name: name, Do: func(context.Context) error {
+	step := func(name string, err error, then func()) lifecycle.Step {
+		return lifecycle.Step{Name: name, Do: func(context.Context) error {
 			did = append(did, name)
 			then()
 			return err
@@ -34,18 +35,18 @@ func TestTakeSteps(t *testing.T) {
 	}
 	nothing := func() {}
 	for _, c := range []struct {
-		steps  []pidfd.Step
+		steps  []lifecycle.Step
 		did    []string
 		failed string
 		err    error
 	}{
 		{nil, nil, "", nil},
-		{[]pidfd.Step{step("a", nil, nothing), step("b", nil, nothing)}, []string{"a", "b"}, "", nil},
-		{[]pidfd.Step{step("a", nil, nothing), step("b", broken, nothing), step("c", nil, nothing)}, []string{"a", "b"}, "b", broken},
-		{[]pidfd.Step{step("a", nil, cancel), step("b", nil, nothing)}, []string{"a"}, "b", context.Canceled},
+		{[]lifecycle.Step{step("a", nil, nothing), step("b", nil, nothing)}, []string{"a", "b"}, "", nil},
+		{[]lifecycle.Step{step("a", nil, nothing), step("b", broken, nothing), step("c", nil, nothing)}, []string{"a", "b"}, "b", broken},
+		{[]lifecycle.Step{step("a", nil, cancel), step("b", nil, nothing)}, []string{"a"}, "b", context.Canceled},
 	} {
 		did = nil
-		failed, err := pidfd.TakeSteps(ctx, log, "sb-1", c.steps)
+		failed, err := lifecycle.TakeSteps(ctx, log, "sb-1", c.steps)
 		if !slices.Equal(did, c.did) || failed != c.failed || !errors.Is(err, c.err) {
 			t.Errorf("did %q, %q failed with %v; want %q, %q with %v", did, failed, err, c.did, c.failed, c.err)
 		}
@@ -54,7 +55,7 @@ func TestTakeSteps(t *testing.T) {
 
 // TestUndo: what was made last goes first.
 func TestUndo(t *testing.T) {
-	var u pidfd.Undo
+	var u lifecycle.Undo
 	var undone []int
 	u.Run()
 	for i := range 3 {
@@ -82,19 +83,19 @@ func TestCreateError(t *testing.T) {
 		{t.Context(), "boot", context.Canceled, api.CodeCanceled, false},
 		{gone, "boot", io.ErrUnexpectedEOF, api.CodeCanceled, false},
 		{t.Context(), "boot", fmt.Errorf("wait: %w", context.DeadlineExceeded), api.CodeTimeout, true},
-		{t.Context(), pidfd.StepRecord, &os.PathError{Op: "open", Err: unix.EEXIST}, api.CodeExists, false},
+		{t.Context(), lifecycle.StepRecord, &os.PathError{Op: "open", Err: unix.EEXIST}, api.CodeExists, false},
 		{t.Context(), "boot", os.NewSyscallError("clone", unix.EAGAIN), api.CodeNoCapacity, true},
 		{t.Context(), "boot", &os.PathError{Op: "write", Err: unix.ENOSPC}, api.CodeNoCapacity, true},
 		{t.Context(), "boot", fmt.Errorf("start: %w", pidfd.ErrClosed), api.CodeUnavailable, false},
 	} {
-		err := pidfd.CreateError(c.ctx, "sb-1", c.step, c.err)
+		err := lifecycle.CreateError(c.ctx, "sb-1", c.step, c.err)
 		e, ok := errors.AsType[*api.Error](err)
 		if !ok || e.Code != c.code || e.Retryable != c.retryable || e != refused && !errors.Is(err, c.err) {
 			t.Errorf("%s: %v is %#v, want %s, retryable %v", c.step, c.err, err, c.code, c.retryable)
 		}
 	}
 	for _, err := range []error{io.ErrUnexpectedEOF, &os.PathError{Op: "open", Err: unix.EEXIST}, unix.EPERM} {
-		if got := pidfd.CreateError(t.Context(), "sb-1", "boot", err); got != nil {
+		if got := lifecycle.CreateError(t.Context(), "sb-1", "boot", err); got != nil {
 			t.Errorf("%v is %v, want an error that the engine has to classify", err, got)
 		}
 	}

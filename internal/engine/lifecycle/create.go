@@ -1,6 +1,6 @@
 //go:build linux
 
-package pidfd
+package lifecycle
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // StepRecord is the step of a creation that writes its record, and so finds out that
@@ -77,7 +78,7 @@ func CreateError(ctx context.Context, sandbox, step string, err error) error {
 		return api.Errorf(api.CodeExists, "create sandbox: %s exists", sandbox).WithCause(err)
 	case isFull(err):
 		return retryable(api.Errorf(api.CodeNoCapacity, "create sandbox: the machine has no resources for it (%s)", step))
-	case errors.Is(err, ErrClosed):
+	case errors.Is(err, pidfd.ErrClosed):
 		return api.Errorf(api.CodeUnavailable, "create sandbox: the engine is shut down").WithCause(err)
 	}
 	return nil

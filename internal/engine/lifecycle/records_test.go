@@ -1,6 +1,6 @@
 //go:build linux
 
-package pidfd_test
+package lifecycle_test
 
 import (
 	"errors"
@@ -11,20 +11,21 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // record is one as an engine has it.
 type record struct {
-	pidfd.Head
+	lifecycle.Head
 	First pidfd.ID `json:"first,omitzero"`
 }
 
-func named(owner, id string) record { return record{Head: pidfd.Head{Owner: owner, ID: id}} }
+func named(owner, id string) record { return record{Head: lifecycle.Head{Owner: owner, ID: id}} }
 
-func newRecords(t *testing.T) pidfd.Records[record] {
+func newRecords(t *testing.T) lifecycle.Records[record] {
 	t.Helper()
-	return pidfd.Records[record]{Dir: t.TempDir(), Blank: named}
+	return lifecycle.Records[record]{Dir: t.TempDir(), Blank: named}
 }
 
 func TestRecords(t *testing.T) {
@@ -86,7 +87,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte(`{"id":"../../etc","owner":"o"}`))
 	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		rec, err := pidfd.Decode[record](b)
+		rec, err := lifecycle.Decode[record](b)
 		if err == nil && (!engine.SafeName(rec.ID) || !engine.SafeName(rec.Owner)) {
 			t.Errorf("accepted %+v", rec)
 		}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package pidfd
+package lifecycle
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // Head is what every engine writes down of an instance, before the first process of it
@@ -35,7 +36,7 @@ func (h Head) Names() (owner, id string) { return h.Owner, h.ID }
 
 // Outlived reports whether the machine has been booted since the record: then none of
 // its processes is left, even if their numbers are in use.
-func (h Head) Outlived() bool { return Outlived(h.Boot) }
+func (h Head) Outlived() bool { return pidfd.Outlived(h.Boot) }
 
 // Record is all there is to know about an instance in order to find it again or to
 // remove it.
