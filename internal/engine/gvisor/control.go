@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/unet"
@@ -42,7 +41,7 @@ var errControlClosed = errors.New("the sandbox is closed")
 // call makes one call. Without a deadline in ctx it gets controlTimeout; a call
 // that is given up loses its connection.
 func (c *control) call(ctx context.Context, method string, arg, result any) error {
-	ctx, cancel := withTimeout(ctx, controlTimeout)
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	return c.callLong(ctx, method, arg, result)
 }
@@ -125,9 +124,4 @@ func listenControl(path string) (*os.File, error) {
 		return nil, fmt.Errorf("listen on control socket: %w", err)
 	}
 	return os.NewFile(uintptr(fd), controlSocket), nil
-}
-
-// withTimeout gives ctx a deadline of at most d from now.
-func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, d)
 }

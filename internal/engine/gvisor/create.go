@@ -3,7 +3,6 @@
 package gvisor
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,9 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
-	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/boot"
@@ -81,7 +78,7 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 	}
 	c.inst.crash, c.pooled.crash = c.pooled.crash, nil
 	c.inst.reports, c.reports = c.reports, nil
-	c.inst.asked.Store(false)
+	c.inst.Expect(false)
 	c.closeFiles()
 	if e.opts.Warm {
 		e.pool.make(fitOf(p), refillPause)
@@ -156,7 +153,7 @@ func (c *creation) start(ctx context.Context) error {
 		return err
 	}
 	c.inst.init(c.e, c.rec, lifecycle.Encode(c.rec), c.group)
-	c.inst.asked.Store(true) // until Create has succeeded, it tells of the death itself
+	c.inst.Expect(true) // until Create has succeeded, it tells of the death itself
 	err := c.pooled.claim(&c.sentry, early.Sentry, "--bundle="+c.plan.Dir, c.plan.ID)
 	c.sentry.close()
 	return err
@@ -200,7 +197,7 @@ func (c *creation) fork(ctx context.Context) error {
 // be empty by then.
 func (c *creation) killOnUndo(p *pidfd.Process) {
 	c.undo.Add(func() {
-		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
+		ctx, cancel := context.WithTimeout(c.clean, lifecycle.KillTimeout)
 		defer cancel()
 		p.Kill()
 		if err := p.Wait(ctx); err != nil {
@@ -250,12 +247,8 @@ const nobody = 65534
 
 // boot waits until the sentry's control server is up.
 func (c *creation) boot(ctx context.Context) error {
-	ctx, cancel := withTimeout(ctx, bootTimeout)
-	defer cancel()
-	if _, err := c.read(ctx, c.sync, 1); err != nil {
-		return err
-	}
-	return nil
+	_, err := lifecycle.ReadFirst(ctx, c.sync, make([]byte, 1))
+	return sentryError(err)
 }
 
 // startAgent gives the sandbox its network and its first process.
@@ -268,18 +261,8 @@ func (c *creation) startAgent(ctx context.Context) error {
 
 // waitAgent waits for the one byte, or the line of complaint, of the agent.
 func (c *creation) waitAgent(ctx context.Context) error {
-	ctx, cancel := withTimeout(ctx, bootTimeout)
-	defer cancel()
-	b, err := c.read(ctx, c.ready, 1)
-	if err != nil {
-		return err
-	}
-	if b[0] >= ' ' && b[0] < 0x7f {
-		rest := make([]byte, 512)
-		_ = c.ready.SetReadDeadline(time.Now().Add(time.Second))
-		n, _ := io.ReadAtLeast(bufio.NewReader(c.ready), rest, 1)
-		line, _, _ := strings.Cut(string(b)+string(rest[:n]), "\n")
-		return agentError(line)
+	if err := lifecycle.WaitAgent(ctx, c.ready); err != nil {
+		return sentryError(err)
 	}
 	first, err := net.FileConn(c.first)
 	if err != nil {
@@ -300,30 +283,15 @@ func (c *creation) waitGroup(context.Context) error {
 	return c.pooled.unsettled
 }
 
-// agentError is what the agent said instead of becoming ready. It comes from
-// inside.
-type agentError string
-
-func (e agentError) Error() string { return fmt.Sprintf("the agent said: %q", string(e)) }
-
 // errSentryDied is the end of file where a byte was expected.
 var errSentryDied = errors.New("the sentry ended before it was ready")
 
-// read reads n bytes from a pipe whose other end only the sandbox holds.
-func (c *creation) read(ctx context.Context, f *os.File, n int) ([]byte, error) {
-	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	b := make([]byte, n)
-	if _, err := io.ReadFull(f, b); err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if errors.Is(err, io.EOF) {
-			return nil, errSentryDied
-		}
-		return nil, err
+// sentryError says so of the end of a pipe whose other end only the sandbox holds.
+func sentryError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, lifecycle.ErrAgentEnded) {
+		return errSentryDied
 	}
-	return b, nil
+	return err
 }
 
 // rollback takes back all that was made, newest first.
@@ -332,8 +300,8 @@ func (c *creation) rollback() {
 		c.inst.ctl.close()
 	}
 	c.undo.Run()
-	if c.inst != nil && c.inst.buried != nil && c.inst.sentry.Dead() {
-		<-c.inst.buried
+	if c.inst != nil && c.inst.Buried() != nil && c.inst.sentry.Dead() {
+		<-c.inst.Buried()
 	}
 	if c.pooled != nil {
 		c.pooled.closeFiles()
@@ -366,9 +334,6 @@ func (c *creation) closeFiles() {
 func (c *creation) classify(ctx context.Context, step string, err error) error {
 	c.e.log.Warn("create failed", "sandbox", c.plan.ID, "step", step, "error", err,
 		"sentry", c.sentryWords(), "gofer", lastWords(c.goferCrash))
-	if said, ok := errors.AsType[agentError](err); ok {
-		return api.Errorf(api.CodeInternal, "create sandbox: %w", said)
-	}
 	if known := lifecycle.CreateError(ctx, c.plan.ID, step, err); known != nil {
 		return known
 	}

@@ -22,13 +22,8 @@ import (
 // Name is what requests call this engine.
 const Name = "gvisor"
 
-// Deadlines of what the engine waits for. None is a promise; each only bounds
-// how long a broken sandbox can hold a caller.
-const (
-	bootTimeout    = 30 * time.Second
-	controlTimeout = 10 * time.Second
-	killTimeout    = 20 * time.Second
-)
+// controlTimeout bounds how long a broken sentry can hold a caller.
+const controlTimeout = 10 * time.Second
 
 // Options configure an Engine.
 type Options struct {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/urpc"
@@ -19,18 +18,18 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
 // instance is one sandbox.
 type instance struct {
+	lifecycle.Instance
 	e      *Engine
 	rec    record
-	state  []byte
 	sentry *pidfd.Process
 	gofer  *pidfd.Process // nil without mounts
 	ctl    *control
-	group  *cgroup.Group
 	brake  *sentryBrake
 
 	crash *os.File // what the sentry writes when it crashes; nil if recovered
@@ -43,13 +42,9 @@ type instance struct {
 	first, warm net.Conn
 	expiry      *time.Timer
 
-	driving sync.Mutex    // held by Pause and Resume
 	ending  chan struct{} // closed when Close begins
 	closing sync.Mutex
 	closed  bool
-	asked   atomic.Bool   // Close was called: the death is no surprise
-	buried  chan struct{} // closed when the watch over both processes has ended
-	last    engine.Ending // set before buried is closed
 }
 
 var (
@@ -66,19 +61,17 @@ var (
 // init makes it an instance; its processes are there. The state is what was
 // recorded of it, by this build or an earlier one.
 func (i *instance) init(e *Engine, rec record, state []byte, g *cgroup.Group) {
-	i.e, i.rec, i.group = e, rec, g
-	i.state = state
+	i.Init(rec.ID, state, g, e.log)
+	i.e, i.rec = e, rec
 	i.ctl = &control{path: filepath.Join(rec.Dir, controlSocket)}
 	i.brake = &sentryBrake{i: i, mark: filepath.Join(rec.Dir, markFile)}
 	i.ending = make(chan struct{})
-	i.buried = make(chan struct{})
 	go i.watch()
 }
 
 // watch lets neither process live without the other: without its gofer a
 // sandbox would answer every access to a mount with an error.
 func (i *instance) watch() {
-	defer close(i.buried)
 	var goferDone <-chan struct{} // never ready without a gofer
 	if i.gofer != nil {
 		goferDone = i.gofer.Done()
@@ -94,19 +87,11 @@ func (i *instance) watch() {
 	if i.gofer != nil {
 		i.gofer.Kill()
 	}
-	i.last = engine.Ending{LastWords: brief(lastWords(i.crash))}
+	last := engine.Ending{LastWords: brief(lastWords(i.crash))}
 	if how := first.How(); how != "" {
-		i.last.How = who + " " + how
+		last.How = who + " " + how
 	}
-	if !i.asked.Load() {
-		i.e.log.Warn("sandbox died", "sandbox", i.rec.ID, "how", i.last.How, "sentry", i.last.LastWords)
-	}
-}
-
-// Ending implements engine.Mortal.
-func (i *instance) Ending() engine.Ending {
-	<-i.buried // follows the death at once
-	return i.last
+	i.Bury(last)
 }
 
 // Stopped implements engine.Stoppable.
@@ -139,9 +124,6 @@ func (i *instance) kill() {
 	}
 }
 
-// State implements engine.Instance.
-func (i *instance) State() []byte { return i.state }
-
 // Done implements engine.Instance.
 func (i *instance) Done() <-chan struct{} { return i.sentry.Done() }
 
@@ -149,11 +131,8 @@ func (i *instance) Done() <-chan struct{} { return i.sentry.Done() }
 // to the agent's port. No other port is ever asked for: a hostile listener
 // could hold up the control server.
 func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
-	if i.sentry.Dead() {
-		return nil, api.Errorf(api.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
-	}
-	if i.brake.held() {
-		return nil, api.Errorf(api.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
+	if err := i.CheckDial(i.sentry.Dead(), i.brake.held()); err != nil {
+		return nil, err
 	}
 	if conn := i.takeBorn(); conn != nil {
 		return held{conn}, nil
@@ -250,9 +229,7 @@ func (i *instance) dialError(ctx context.Context, err error) error {
 		e.Retryable = true
 		return e
 	}
-	e := api.Errorf(api.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
-	e.Retryable = true
-	return e
+	return lifecycle.NotListening(i.rec.ID, err)
 }
 
 // Close implements engine.Instance.
@@ -263,26 +240,25 @@ func (i *instance) Close(ctx context.Context) error {
 	if i.closed {
 		return nil
 	}
-	ctx, cancel := withTimeout(ctx, killTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lifecycle.KillTimeout)
 	defer cancel()
 	i.end()
 	i.kill()
 	if err := i.sentry.Wait(ctx); err != nil {
-		return i.closeError(api.ResourceProcesses, "wait for the sentry", err)
+		return i.CloseError(api.ResourceProcesses, "wait for the sentry", err)
 	}
 	if i.gofer != nil {
 		if err := i.gofer.Wait(ctx); err != nil {
-			return i.closeError(api.ResourceProcesses, "wait for the gofer", err)
+			return i.CloseError(api.ResourceProcesses, "wait for the gofer", err)
 		}
 	}
-	<-i.buried // both are dead
+	<-i.Buried() // both are dead
 	i.ctl.close()
-	if err := i.group.Remove(ctx); err != nil {
-		return i.closeError(api.ResourceCgroup, "remove its cgroup", err)
+	if err := i.Group.Remove(ctx); err != nil {
+		return i.CloseError(api.ResourceCgroup, "remove its cgroup", err)
 	}
-	i.driving.Lock() // its holder sees that it ended, and notes nothing more
-	removeFiles(i.rec.Dir)
-	i.driving.Unlock()
+	// A Drive sees that it ended, and notes nothing more.
+	_ = i.WhileIdle(func() error { removeFiles(i.rec.Dir); return nil })
 	i.e.records.Remove(i.rec)
 	i.sentry.Close()
 	if i.gofer != nil {
@@ -300,24 +276,9 @@ func (i *instance) Close(ctx context.Context) error {
 
 // end says once that Close has begun.
 func (i *instance) end() {
-	if !i.asked.Swap(true) {
+	if !i.Expect(true) {
 		close(i.ending)
 	}
-}
-
-func (i *instance) closeError(left api.ResourceKind, what string, err error) error {
-	e := api.Errorf(api.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, &engine.CloseError{Kind: left, Err: err})
-	e.Retryable = true
-	return e
-}
-
-// Stat implements engine.Statter.
-func (i *instance) Stat(context.Context) (engine.Stat, error) {
-	s, err := i.group.Stat()
-	if err != nil {
-		return engine.Stat{}, api.Errorf(api.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
-	}
-	return s, nil
 }
 
 // FileHolders implements engine.FileHolder: the gofer opens the files of the mounts, and

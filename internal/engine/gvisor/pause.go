@@ -33,44 +33,8 @@ func (i *instance) Resume(ctx context.Context) error {
 	return i.drive(ctx, "resume", i.brake.release)
 }
 
-// drive does one of the two at a time. It ends when Close begins.
 func (i *instance) drive(ctx context.Context, what string, do func(context.Context) error) error {
-	i.driving.Lock()
-	defer i.driving.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	over := make(chan struct{})
-	defer close(over)
-	go func() {
-		select {
-		case <-i.ending:
-			cancel()
-		case <-i.sentry.Done():
-			cancel()
-		case <-over:
-		}
-	}()
-	if i.sentry.Dead() || i.asked.Load() {
-		return api.Errorf(api.CodeSandboxLost, "%s sandbox %s: it is dead", what, i.rec.ID)
-	}
-	err := do(ctx)
-	ours, classified := errors.AsType[*api.Error](err)
-	switch {
-	case err == nil:
-		return nil
-	case classified:
-		return ours
-	case i.sentry.Dead() || i.asked.Load():
-		return api.Errorf(api.CodeSandboxLost, "%s sandbox %s: it died", what, i.rec.ID).WithCause(err)
-	case errors.Is(err, context.Canceled):
-		return api.Errorf(api.CodeCanceled, "%s sandbox %s: canceled", what, i.rec.ID).WithCause(err)
-	case errors.Is(err, context.DeadlineExceeded):
-		e := api.Errorf(api.CodeTimeout, "%s sandbox %s: not done in time", what, i.rec.ID).WithCause(err)
-		e.Retryable = true
-		return e
-	}
-	return api.Errorf(api.CodeInternal, "%s sandbox %s: it cannot be done", what, i.rec.ID).
-		WithHint("the daemon's log has the details").WithCause(err)
+	return i.Drive(ctx, what, i.sentry.Dead, do, i.sentry.Done(), i.ending)
 }
 
 // foreign reports whether the sentry is another version of gVisor than this

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -24,6 +23,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -120,10 +120,7 @@ func (e *Engine) startPooled(f fit, g *cgroup.Group, x *executable, cgroupFD int
 func (p *pooled) settle() error {
 	var b [1]byte
 	if _, err := p.conn.Read(b[:]); err != nil {
-		if errors.Is(err, io.EOF) {
-			return errSentryDied
-		}
-		return err
+		return sentryError(err)
 	}
 	_ = pidfd.SetOOMScore(p.proc.ID.PID, pidfd.OOMSandbox())
 	// Takes the kernel some milliseconds. No process of a sandbox exists until a
@@ -221,7 +218,7 @@ func (s *pool) take(f fit) *pooled {
 }
 
 func (s *pool) drop(p *pooled) {
-	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lifecycle.KillTimeout)
 	defer cancel()
 	if err := p.discard(ctx); err != nil {
 		s.e.log.Warn("end a sentry that is not needed", "pid", p.proc.ID.PID, "error", err)
@@ -315,7 +312,7 @@ func (s *pool) close() {
 
 // warm starts a sentry for the pool.
 func (e *Engine) warm(f fit) (p *pooled, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), bootTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lifecycle.BootTimeout)
 	defer cancel()
 	x := e.executables.open(ctx, f.attached)
 	defer x.close()

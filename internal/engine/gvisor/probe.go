@@ -17,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -136,7 +137,7 @@ func checkSeccomp(context.Context, *engine.Report) *api.Problem {
 // checkNamespaces starts a process exactly as a sentry is started and lets it
 // mount.
 func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *api.Problem {
-	ctx, cancel := withTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -169,8 +170,8 @@ func (e *Engine) checkNamespaces(ctx context.Context, _ *engine.Report) *api.Pro
 	defer p.Close()
 	defer func() { <-p.Done() }()
 	defer p.Kill()
-	b, err := c.read(ctx, out, 2)
-	if err != nil {
+	b := make([]byte, 2) // written at once
+	if n, err := lifecycle.ReadFirst(ctx, out, b); err != nil || n < len(b) {
 		return &api.Problem{What: "the executable does not start again as a role: its main does not begin with the dispatch of roles"}
 	}
 	errno := syscall.Errno(b[1])

@@ -3,7 +3,6 @@
 package gvisor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -21,39 +20,22 @@ import (
 
 // Recover implements engine.Engine.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
-	rec, err := lifecycle.Decode[record](state)
-	if err != nil {
-		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
+	var left engine.Untold
+	i, err := lifecycle.Recover(ctx, state, e.reopen, func(ctx context.Context, rec record) error {
+		left = untoldIn(rec.Dir)
+		return e.destroy(ctx, rec)
+	})
+	if dead, ok := errors.AsType[*api.Error](err); ok && dead.Code == api.CodeNotFound && left > 0 {
+		return nil, dead.WithCause(left)
 	}
-	i, err := e.reopen(rec, bytes.Clone(state))
-	if err != nil {
-		return nil, api.Errorf(api.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
-	}
-	if i != nil {
-		return i, nil
-	}
-	untold := untoldIn(rec.Dir)
-	if err := e.destroy(ctx, rec); err != nil {
-		return nil, err
-	}
-	dead := api.Errorf(api.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
-	if untold > 0 {
-		return nil, dead.WithCause(untold)
-	}
-	return nil, dead
+	return i, err
 }
 
-// reopen is the instance of a record, or nil when it is dead or dying.
-func (e *Engine) reopen(rec record, state []byte) (*instance, error) {
-	if rec.Outlived() {
-		return nil, nil
-	}
+// reopen is the instance of a record. It is os.ErrProcessDone when it is dead or dying.
+func (e *Engine) reopen(rec record, state []byte) (engine.Instance, error) {
 	i := &instance{}
 	var err error
 	if i.sentry, err = pidfd.Find(rec.Sentry); err != nil {
-		if errors.Is(err, os.ErrProcessDone) {
-			return nil, nil
-		}
 		return nil, err
 	}
 	if rec.Gofer.PID != 0 {
@@ -71,7 +53,7 @@ func (e *Engine) reopen(rec record, state []byte) (*instance, error) {
 				p.Abandon()
 			}
 		}
-		return nil, nil
+		return nil, os.ErrProcessDone
 	}
 	if i.reports, err = openReports(rec.Dir); err != nil {
 		e.log.Warn("what paths' rules refuse is not told any more", "sandbox", rec.ID, "error", err)
@@ -82,30 +64,13 @@ func (e *Engine) reopen(rec record, state []byte) (*instance, error) {
 
 // Sweep implements engine.Engine.
 func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
-	if !engine.SafeName(owner) {
-		return api.Errorf(api.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
-	}
-	recs, err := e.records.List(owner)
+	recs, err := lifecycle.Remains(e.records, e.groups, owner)
 	if err != nil {
-		return api.Errorf(api.CodeInternal, "sweep: %w", err)
+		return err
 	}
 	var errs []error
-	var kept []string // names of cgroups
 	for _, rec := range recs {
-		if !engine.Keeps(keep, rec.ID) {
-			errs = append(errs, e.destroy(ctx, rec))
-			continue
-		}
-		for _, dir := range rec.Cgroups {
-			kept = append(kept, filepath.Base(dir))
-		}
-	}
-	// Cgroups of the owner without a record: of instances whose state directory
-	// was lost, and of sentries that were nobody's when their daemon died.
-	for id, dirs := range e.groups.Orphans(owner) {
-		if !engine.Keeps(keep, id) && !slices.Contains(kept, id) && !e.pool.holds(id) {
-			rec := blank(owner, id)
-			rec.Cgroups = dirs
+		if !engine.Keeps(keep, rec.ID) && !e.pool.holds(rec.ID) {
 			errs = append(errs, e.destroy(ctx, rec))
 		}
 	}
@@ -115,7 +80,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) b
 // destroy kills and removes whatever is left of an instance, known by its
 // record only.
 func (e *Engine) destroy(ctx context.Context, rec record) error {
-	ctx, cancel := withTimeout(ctx, killTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lifecycle.KillTimeout)
 	defer cancel()
 	ids := rec.processes()
 	if rec.Sentry.PID == 0 && rec.Dir != "" {
@@ -123,22 +88,11 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 		ids = findProcesses(rec)
 	}
 	g := e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups)
-	for _, id := range ids {
-		p, err := pidfd.Find(id)
-		if errors.Is(err, os.ErrProcessDone) {
-			continue
-		}
-		if err != nil {
-			return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
-		}
-		p.Kill()
-		if err := p.Wait(ctx); err != nil {
-			return api.Errorf(api.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
-		}
-		p.Close()
+	if err := lifecycle.Kill(ctx, rec.ID, ids...); err != nil {
+		return err
 	}
 	if err := g.Remove(ctx); err != nil {
-		return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+		return lifecycle.RemoveError(rec.ID, err)
 	}
 	if rec.Dir != "" {
 		removeFiles(rec.Dir)

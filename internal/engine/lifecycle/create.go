@@ -59,11 +59,14 @@ func (u Undo) Run() {
 }
 
 // CreateError is the error of a creation that failed for a reason which is no engine's
-// own: it is classified already, the caller has gone or waited too long, there is such a
+// own: it is classified already, the agent has said why it cannot start, the caller has gone or waited too long, there is such a
 // sandbox, the machine is full, or the engine is shut down. For any other it is nil.
 func CreateError(ctx context.Context, sandbox, step string, err error) error {
 	if ours, ok := errors.AsType[*api.Error](err); ok {
 		return ours
+	}
+	if said, ok := errors.AsType[AgentError](err); ok {
+		return api.Errorf(api.CodeInternal, "create sandbox: %w", said)
 	}
 	retryable := func(e *api.Error) error {
 		e.Retryable = true

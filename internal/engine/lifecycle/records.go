@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,9 +39,19 @@ func (h Head) Names() (owner, id string) { return h.Owner, h.ID }
 // its processes is left, even if their numbers are in use.
 func (h Head) Outlived() bool { return pidfd.Outlived(h.Boot) }
 
+// HasName reports whether an instance is called that, or one of its cgroups is: a sandbox that
+// comes from a pool keeps the cgroup of an earlier name.
+func (h Head) HasName(id string) bool {
+	return h.ID == id || slices.ContainsFunc(h.Cgroups, func(dir string) bool { return filepath.Base(dir) == id })
+}
+
 // Record is all there is to know about an instance in order to find it again or to
-// remove it.
-type Record interface{ Names() (owner, id string) }
+// remove it. It embeds a Head.
+type Record interface {
+	Names() (owner, id string)
+	Outlived() bool
+	HasName(id string) bool
+}
 
 // Records keeps a file for each instance, from before its first process until after
 // its last. Dir is a 0700 directory for them and for whatever else has another
@@ -48,8 +59,8 @@ type Record interface{ Names() (owner, id string) }
 type Records[R Record] struct {
 	Dir string
 	// Blank is the record of an instance of which only the names are known, because a
-	// daemon died while it wrote the first version: nothing of it existed yet.
-	Blank func(owner, id string) R
+	// daemon died while it wrote the first version, or because only its cgroups are left.
+	Blank func(Head) R
 }
 
 // recordSize is what a record's file is filled up to, so that it can be replaced by
@@ -130,7 +141,7 @@ func (s Records[R]) List(owner string) ([]R, error) {
 			continue
 		}
 		if err != nil {
-			rec = s.Blank(owner, id)
+			rec = s.Blank(Head{ID: id, Owner: owner})
 		}
 		if o, i := rec.Names(); o == owner && i == id {
 			list = append(list, rec)

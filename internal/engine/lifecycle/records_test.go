@@ -21,11 +21,13 @@ type record struct {
 	First pidfd.ID `json:"first,omitzero"`
 }
 
-func named(owner, id string) record { return record{Head: lifecycle.Head{Owner: owner, ID: id}} }
+func named(owner, id string) record { return blank(lifecycle.Head{Owner: owner, ID: id}) }
+
+func blank(h lifecycle.Head) record { return record{Head: h} }
 
 func newRecords(t *testing.T) lifecycle.Records[record] {
 	t.Helper()
-	return lifecycle.Records[record]{Dir: t.TempDir(), Blank: named}
+	return lifecycle.Records[record]{Dir: t.TempDir(), Blank: blank}
 }
 
 func TestRecords(t *testing.T) {

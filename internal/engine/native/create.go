@@ -6,13 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,13 +18,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
-)
-
-// agentSocket is where the agent is dialled, in the plan's directory, and backlog how
-// many may wait for it to answer.
-const (
-	agentSocket = "agent.sock"
-	backlog     = 64
 )
 
 // creation is one Create on its way: what it has made so far, and how to take that
@@ -162,7 +151,7 @@ func (c *creation) makeGroup(context.Context) error {
 	}
 	c.group = g
 	c.undo.Add(func() {
-		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
+		ctx, cancel := context.WithTimeout(c.clean, lifecycle.KillTimeout)
 		defer cancel()
 		if err := g.Remove(ctx); err != nil {
 			c.e.log.Warn("remove cgroup", "sandbox", c.plan.ID, "error", err)
@@ -253,18 +242,11 @@ func (c *creation) openPipes() error {
 	return err
 }
 
-// openListener makes the socket on which the agent is going to accept. Only who can
-// enter the 0700 directory can connect, and nothing inside has a name for it.
 func (c *creation) openListener() error {
-	fd, err := pidfd.Socket(filepath.Join(c.plan.Dir, agentSocket), unix.Bind)
-	if err != nil {
-		return fmt.Errorf("bind the agent's socket: %w", err)
+	fd, err := lifecycle.ListenAgent(c.plan.Dir)
+	if err == nil {
+		c.h.listener, err = c.give(fd)
 	}
-	if err := unix.Listen(fd, backlog); err != nil {
-		_ = unix.Close(fd)
-		return fmt.Errorf("listen on the agent's socket: %w", err)
-	}
-	c.h.listener, err = c.give(fd)
 	return err
 }
 
@@ -345,7 +327,7 @@ func (c *creation) start(ctx context.Context) error {
 		return err
 	}
 	c.undo.Add(func() {
-		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
+		ctx, cancel := context.WithTimeout(c.clean, lifecycle.KillTimeout)
 		defer cancel()
 		if err := killAll(ctx, p, c.e.jail != nil); err != nil {
 			c.e.log.Warn("wait for killed process", "sandbox", c.plan.ID, "pid", p.ID.PID, "error", err)
@@ -385,40 +367,25 @@ func (c *creation) mapIDs(context.Context) error {
 	return err
 }
 
-// waitAgent waits for the one byte, or the line of complaint, of the agent.
+// waitAgent waits until the agent listens. One that ended says why, or its jail does.
 func (c *creation) waitAgent(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	err := lifecycle.WaitAgent(ctx, c.ready)
+	if !errors.Is(err, lifecycle.ErrAgentEnded) {
+		return err
+	}
+	// The child is dead, or soon.
+	ctx, cancel := context.WithTimeout(ctx, lifecycle.KillTimeout)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = c.ready.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	b := make([]byte, 512)
-	n, err := io.ReadAtLeast(c.ready, b, 1)
-	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if !errors.Is(err, io.EOF) {
-			return err
-		}
-		// The child is dead, or soon.
-		if err := c.child.Wait(ctx); err != nil {
-			return err
-		}
-		if err := c.script.failure(); err != nil {
-			return err
-		}
-		if words := lastWords(c.plan.Dir); words != "" {
-			return fmt.Errorf("%w: %s", errAgentEnded, words)
-		}
-		return errAgentEnded
+	if err := c.child.Wait(ctx); err != nil {
+		return err
 	}
-	if b[0] >= ' ' && b[0] < 0x7f {
-		_ = c.ready.SetReadDeadline(time.Now().Add(time.Second))
-		more, _ := io.ReadAtLeast(c.ready, b[n:], 1)
-		line, _, _ := strings.Cut(string(b[:n+more]), "\n")
-		return agentError(line)
+	if err := c.script.failure(); err != nil {
+		return err
 	}
-	return nil
+	if words := lastWords(c.plan.Dir); words != "" {
+		return fmt.Errorf("%w: %s", err, words)
+	}
+	return err
 }
 
 // rollback takes back all that was made, newest first.
@@ -463,9 +430,6 @@ func (c *creation) closeFiles() {
 // to the log only.
 func (c *creation) classify(ctx context.Context, step string, err error) error {
 	c.e.log.Warn("create failed", "sandbox", c.plan.ID, "step", step, "error", err)
-	if said, ok := errors.AsType[agentError](err); ok {
-		return api.Errorf(api.CodeInternal, "create sandbox: %w", said)
-	}
 	if known := lifecycle.CreateError(ctx, c.plan.ID, step, err); known != nil {
 		return known
 	}
@@ -478,17 +442,6 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 
 // removeFiles removes what the engine leaves in a plan's directory.
 func removeFiles(dir string) {
-	_ = os.Remove(filepath.Join(dir, agentSocket))
+	_ = os.Remove(filepath.Join(dir, lifecycle.AgentSocket))
 	_ = os.Remove(filepath.Join(dir, jailLog))
-}
-
-// dial opens a stream to the agent's socket.
-func dial(dir string) (net.Conn, error) {
-	fd, err := pidfd.Socket(filepath.Join(dir, agentSocket), unix.Connect)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), agentSocket)
-	defer f.Close()
-	return net.FileConn(f)
 }

@@ -5,12 +5,9 @@ package native
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -22,13 +19,6 @@ import (
 
 // Name is what requests call this engine.
 const Name = "native"
-
-// Deadlines of what the engine waits for. None is a promise; each only bounds how
-// long a broken sandbox can hold a caller.
-const (
-	bootTimeout = 30 * time.Second
-	killTimeout = 20 * time.Second
-)
 
 // Options configure an Engine.
 type Options struct {
@@ -144,11 +134,3 @@ func (e *Engine) Probe(ctx context.Context) engine.Report {
 	}
 	return e.probed
 }
-
-// errAgentEnded is the end of file where the agent's word was expected.
-var errAgentEnded = errors.New("the agent ended before it was ready")
-
-// agentError is what the agent said instead of becoming ready. It comes from inside.
-type agentError string
-
-func (e agentError) Error() string { return fmt.Sprintf("the agent said: %q", string(e)) }

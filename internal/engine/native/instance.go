@@ -5,8 +5,6 @@ package native
 import (
 	"context"
 	"net"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
@@ -18,20 +16,14 @@ import (
 
 // instance is one sandbox.
 type instance struct {
-	e     *Engine
-	rec   record
-	state []byte
+	lifecycle.Instance
+	e   *Engine
+	rec record
 	// init is the agent, the first process: all others die with it.
 	init *pidfd.Process
 	// above is the program that isolates it and ends with it; may be nil.
-	above *pidfd.Process
-	group *cgroup.Group
-
-	driving sync.Mutex // held by Pause, Resume and Close
-	closed  bool
-	asked   atomic.Bool   // Close was called: the death is no surprise
-	buried  chan struct{} // closed when the end was seen
-	last    engine.Ending // set before buried is closed
+	above  *pidfd.Process
+	closed bool // guarded by WhileIdle
 }
 
 var (
@@ -41,32 +33,28 @@ var (
 
 	_ engine.FileHolder = (*instance)(nil)
 	_ engine.Stoppable  = (*instance)(nil)
+	_ engine.Pauser     = (*instance)(nil)
 )
 
-func newInstance(e *Engine, rec record, p, above *pidfd.Process, g *cgroup.Group) *instance {
-	i := &instance{e: e, rec: rec, state: lifecycle.Encode(rec), init: p, above: above, group: g, buried: make(chan struct{})}
+func newInstance(e *Engine, rec record, state []byte, p, above *pidfd.Process, g *cgroup.Group) *instance {
+	i := &instance{e: e, rec: rec, init: p, above: above}
+	i.Init(rec.ID, state, g, e.log)
 	go i.watch()
 	return i
 }
 
-// watch reports a death that no caller requested.
+// watch waits for the end.
 func (i *instance) watch() {
-	defer close(i.buried)
-	if i.above == nil {
-		<-i.init.Done()
-		if i.init.How() != "" {
-			i.last.How = "its agent " + i.init.How()
-		}
-	} else {
-		i.watchBoth()
+	if i.above != nil {
+		i.Bury(i.watchBoth())
+		return
 	}
-	if !i.asked.Load() {
-		i.e.log.Warn("sandbox died", "sandbox", i.rec.ID, "how", i.last.How)
-	}
+	<-i.init.Done()
+	i.Bury(lifecycle.AgentEnding(i.init))
 }
 
 // watchBoth sees that neither of the two outlives the other.
-func (i *instance) watchBoth() {
+func (i *instance) watchBoth() (last engine.Ending) {
 	select {
 	case <-i.init.Done():
 		late := time.NewTimer(childTimeout)
@@ -83,11 +71,12 @@ func (i *instance) watchBoth() {
 	<-i.init.Done()
 	<-i.above.Done()
 	if how := jailEnd(i.above.How()); how != "" {
-		i.last.How = "its agent " + how
+		last.How = "its agent " + how
 	} else if how := i.above.How(); how != "" {
-		i.last.How = "its " + i.e.name + " " + how
+		last.How = "its " + i.e.name + " " + how
 	}
-	i.last.LastWords = lastWords(i.rec.Dir)
+	last.LastWords = lastWords(i.rec.Dir)
+	return last
 }
 
 // Stopped implements engine.Stoppable.
@@ -122,61 +111,53 @@ func (i *instance) wait(ctx context.Context) error {
 	return i.init.Wait(ctx)
 }
 
-// Ending implements engine.Mortal.
-func (i *instance) Ending() engine.Ending {
-	<-i.buried // follows the death at once
-	return i.last
-}
-
-// State implements engine.Instance.
-func (i *instance) State() []byte { return i.state }
-
 // Done implements engine.Instance.
 func (i *instance) Done() <-chan struct{} {
 	if i.above != nil {
-		return i.buried
+		return i.Buried()
 	}
 	return i.init.Done()
 }
 
 // Dial implements engine.Instance.
 func (i *instance) Dial(context.Context) (net.Conn, error) {
-	if i.dead() {
-		return nil, api.Errorf(api.CodeSandboxLost, "dial sandbox %s: it is dead", i.rec.ID)
+	if err := i.CheckDial(i.dead(), i.Group.Frozen()); err != nil {
+		return nil, err
 	}
-	if i.group.Frozen() {
-		return nil, api.Errorf(api.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
-	}
-	conn, err := dial(i.rec.Dir)
-	if err != nil {
-		if i.dead() {
-			return nil, api.Errorf(api.CodeSandboxLost, "dial sandbox %s: it died", i.rec.ID).WithCause(err)
-		}
-		e := api.Errorf(api.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
-		e.Retryable = true
-		return nil, e
-	}
-	return conn, nil
+	return lifecycle.DialAgent(i.rec.ID, i.rec.Dir, i.dead)
+}
+
+// Pause implements engine.Pauser by the freezer of version 2, which the kernel keeps:
+// no process has to remember it, and what is frozen can be killed.
+func (i *instance) Pause(ctx context.Context) error {
+	return i.Drive(ctx, "pause", i.dead, i.Group.Freeze, i.init.Done())
+}
+
+// Resume implements engine.Pauser.
+func (i *instance) Resume(ctx context.Context) error {
+	return i.Drive(ctx, "resume", i.dead, i.Group.Thaw, i.init.Done())
 }
 
 // Close implements engine.Instance.
 func (i *instance) Close(ctx context.Context) error {
-	i.asked.Store(true)
+	i.Expect(true)
 	i.kill()
-	i.driving.Lock()
-	defer i.driving.Unlock()
+	return i.WhileIdle(func() error { return i.close(ctx) })
+}
+
+func (i *instance) close(ctx context.Context) error {
 	if i.closed {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lifecycle.KillTimeout)
 	defer cancel()
-	i.group.Release()
+	i.Group.Release()
 	if err := i.wait(ctx); err != nil {
-		return i.closeError("wait for the agent", err)
+		return i.CloseError(api.ResourceProcesses, "wait for the agent", err)
 	}
-	<-i.buried
-	if err := i.group.Remove(ctx); err != nil {
-		return i.closeError("remove its cgroup", err)
+	<-i.Buried()
+	if err := i.Group.Remove(ctx); err != nil {
+		return i.CloseError(api.ResourceCgroup, "remove its cgroup", err)
 	}
 	removeFiles(i.rec.Dir)
 	i.e.records.Remove(i.rec)
@@ -187,21 +168,6 @@ func (i *instance) Close(ctx context.Context) error {
 	}
 	i.closed = true
 	return nil
-}
-
-func (i *instance) closeError(what string, err error) error {
-	e := api.Errorf(api.CodeInternal, "close sandbox %s: %s: %w", i.rec.ID, what, err)
-	e.Retryable = true
-	return e
-}
-
-// Stat implements engine.Statter.
-func (i *instance) Stat(context.Context) (engine.Stat, error) {
-	s, err := i.group.Stat()
-	if err != nil {
-		return engine.Stat{}, api.Errorf(api.CodeUnsupported, "stat sandbox %s: %w", i.rec.ID, err)
-	}
-	return s, nil
 }
 
 // FileHolders implements engine.FileHolder: its files are mounted for its own processes.

@@ -20,6 +20,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
@@ -183,7 +184,7 @@ func (c *creation) findAgent(context.Context) error {
 	// What was executed has memory of its own, and has started no program yet.
 	_ = pidfd.SetOOMScore(c.child.ID.PID, pidfd.OOMSandbox())
 	if c.e.jail == nil {
-		c.inst = newInstance(c.e, c.rec, c.child, nil, c.group)
+		c.inst = newInstance(c.e, c.rec, lifecycle.Encode(c.rec), c.child, nil, c.group)
 		return nil
 	}
 	found, err := children(c.child)
@@ -202,7 +203,7 @@ func (c *creation) findAgent(context.Context) error {
 		found[0].Abandon()
 		return err
 	}
-	c.inst = newInstance(c.e, c.rec, found[0], c.child, c.group)
+	c.inst = newInstance(c.e, c.rec, lifecycle.Encode(c.rec), found[0], c.child, c.group)
 	return nil
 }
 

@@ -20,4 +20,4 @@ type record struct {
 }
 
 // blank is the record of an instance of which only the names are known.
-func blank(owner, id string) record { return record{Head: lifecycle.Head{Owner: owner, ID: id}} }
+func blank(h lifecycle.Head) record { return record{Head: h} }

@@ -9,10 +9,8 @@ import (
 	"io"
 	"os"
 	"path"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -134,18 +132,14 @@ func (c *creation) openConversation() error {
 
 // awaitExecution waits until the agent is executed.
 func (c *creation) awaitExecution(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = c.executed.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if _, err := c.executed.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		return errors.Join(ctx.Err(), err)
+	if _, err := lifecycle.ReadFirst(ctx, c.executed, make([]byte, 1)); !errors.Is(err, io.EOF) {
+		return err
 	}
 	if err := c.script.failure(); err != nil {
 		return err
 	}
 	if c.child.Dead() {
-		return errAgentEnded
+		return lifecycle.ErrAgentEnded
 	}
 	// It has memory of its own now.
 	_ = pidfd.SetOOMScore(c.child.ID.PID, pidfd.OOMSandbox())
@@ -222,15 +216,7 @@ func (c *creation) openRest(context.Context) error {
 }
 
 // nameListener has the agent's socket listen where openListener's would.
-func (c *creation) nameListener() error {
-	if err := pidfd.Name(c.listener, filepath.Join(c.plan.Dir, agentSocket), unix.Bind); err != nil {
-		return fmt.Errorf("bind the agent's socket: %w", err)
-	}
-	if err := unix.Listen(c.listener, backlog); err != nil {
-		return fmt.Errorf("listen on the agent's socket: %w", err)
-	}
-	return nil
-}
+func (c *creation) nameListener() error { return lifecycle.ListenAt(c.listener, c.plan.Dir) }
 
 // furnish has the root made around the agent, and the agent told.
 func (c *creation) furnish(ctx context.Context) error {
@@ -239,11 +225,11 @@ func (c *creation) furnish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	waiting, cancel := context.WithTimeout(ctx, bootTimeout)
+	waiting, cancel := context.WithTimeout(ctx, lifecycle.BootTimeout)
 	defer cancel()
 	if err := p.Wait(waiting); err != nil {
 		p.Kill()
-		ended, cancel := context.WithTimeout(c.clean, killTimeout)
+		ended, cancel := context.WithTimeout(c.clean, lifecycle.KillTimeout)
 		defer cancel()
 		if late := p.Wait(ended); late != nil {
 			c.script = nil // it may still be used
@@ -268,7 +254,7 @@ func (c *creation) furnish(ctx context.Context) error {
 // nothing.
 func (c *creation) hear(ctx context.Context) error {
 	err := c.waitAgent(ctx)
-	c.told = !errors.Is(err, errAgentEnded)
+	c.told = !errors.Is(err, lifecycle.ErrAgentEnded)
 	return err
 }
 

@@ -4,15 +4,11 @@ package oci
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,9 +20,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/engine/tap"
 )
-
-// agentSocket is where the agent is dialled, in the plan's directory.
-const agentSocket = "agent.sock"
 
 // Descriptors of the agent, see engine.Agent, from the first that a runtime passes on.
 const (
@@ -82,13 +75,13 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		{Name: "prepare root", Do: c.prepare},
 		{Name: "have the runtime create", Do: c.create},
 		{Name: "have the runtime start", Do: c.start},
-		{Name: "wait for agent", Do: c.waitAgent},
+		{Name: "wait for agent", Do: func(ctx context.Context) error { return lifecycle.WaitAgent(ctx, c.ready) }},
 	})
 	if err != nil {
 		c.rollback()
 		return nil, classify(ctx, p.ID, step, err)
 	}
-	c.inst.asked.Store(false)
+	c.inst.Expect(false)
 	return c.inst, nil
 }
 
@@ -171,7 +164,7 @@ func (c *creation) makeGroup(context.Context) error {
 	}
 	c.group = g
 	c.undo.Add(func() {
-		ctx, cancel := context.WithTimeout(c.clean, killTimeout)
+		ctx, cancel := context.WithTimeout(c.clean, lifecycle.KillTimeout)
 		defer cancel()
 		if err := c.e.removeGroup(ctx, c.rec, g); err != nil {
 			c.e.log.Warn("remove cgroup", "sandbox", c.plan.ID, "error", err)
@@ -206,14 +199,11 @@ func (c *creation) open(context.Context) error {
 	}
 	c.ready = ours
 	c.give(ready)
-	listener, err := pidfd.Socket(filepath.Join(c.plan.Dir, agentSocket), unix.Bind)
+	listener, err := lifecycle.ListenAgent(c.plan.Dir)
 	if err != nil {
-		return fmt.Errorf("bind the agent's socket: %w", err)
+		return err
 	}
-	c.give(os.NewFile(uintptr(listener), agentSocket))
-	if err := unix.Listen(listener, 64); err != nil {
-		return fmt.Errorf("listen on the agent's socket: %w", err)
-	}
+	c.give(os.NewFile(uintptr(listener), lifecycle.AgentSocket))
 	if err := c.openLink(); err != nil {
 		return err
 	}
@@ -375,8 +365,8 @@ func (c *creation) hold(ctx context.Context) error {
 	if err := c.e.records.Update(c.rec); err != nil {
 		return err
 	}
-	c.inst = newInstance(c.e, c.rec, p, c.group)
-	c.inst.asked.Store(true) // until Create has succeeded, it tells of the death itself
+	c.inst = newInstance(c.e, c.rec, lifecycle.Encode(c.rec), p, c.group)
+	c.inst.Expect(true) // until Create has succeeded, it tells of the death itself
 	if c.plan.DieWithParent {
 		c.inst.watcher, err = c.e.watchOver(c.clean, p)
 	}
@@ -388,32 +378,6 @@ func (c *creation) start(ctx context.Context) error {
 		return err
 	}
 	return c.stage.do(ctx, func() error { return c.runtime.work(ctx, nil, "start") })
-}
-
-// waitAgent waits for the one byte, or the line of complaint, of the agent.
-func (c *creation) waitAgent(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = c.ready.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	b := make([]byte, 512)
-	n, err := io.ReadAtLeast(c.ready, b, 1)
-	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if errors.Is(err, io.EOF) {
-			return errAgentEnded
-		}
-		return err
-	}
-	if b[0] >= ' ' && b[0] < 0x7f {
-		_ = c.ready.SetReadDeadline(time.Now().Add(time.Second))
-		more, _ := io.ReadAtLeast(c.ready, b[n:], 1)
-		line, _, _ := strings.Cut(string(b[:n+more]), "\n")
-		return agentError(line)
-	}
-	return nil
 }
 
 // rollback takes back all that was made, newest first.
@@ -461,7 +425,7 @@ func removeFiles(dir string) {
 		return
 	}
 	defer root.Close()
-	for _, name := range []string{agentSocket, "bundle", "state", "runtime.log"} {
+	for _, name := range []string{lifecycle.AgentSocket, "bundle", "state", "runtime.log"} {
 		_ = root.RemoveAll(name)
 	}
 }

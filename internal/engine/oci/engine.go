@@ -3,12 +3,9 @@
 package oci
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -20,13 +17,6 @@ import (
 
 // Name is what requests call this engine.
 const Name = "oci"
-
-// Deadlines of what the engine waits for, beside those of the runtime's commands. None
-// is a promise; each only bounds how long a broken sandbox can hold a caller.
-const (
-	bootTimeout = 30 * time.Second
-	killTimeout = 20 * time.Second
-)
 
 // overhead is what the agent may take above the limit of memory.
 const overhead = 48 << 20
@@ -101,8 +91,10 @@ func New(o Options) (*Engine, error) {
 		}
 	}
 	e := &Engine{opts: o, log: o.Logger.With("engine", Name), boot: pidfd.Boot(), root: os.Geteuid() == 0}
-	e.records = lifecycle.Records[record]{Dir: o.StateDir, Blank: func(owner, id string) record {
-		return record{Head: lifecycle.Head{ID: id, Owner: owner}}
+	e.records = lifecycle.Records[record]{Dir: o.StateDir, Blank: func(h lifecycle.Head) record {
+		rec := record{Head: h}
+		rec.Group = e.groupOf(rec)
+		return rec
 	}}
 	e.groups = cgroup.None("no cgroup is delegated to the user of the daemon")
 	if e.root {
@@ -138,12 +130,3 @@ func (e *Engine) Close() error {
 	e.images.Close()
 	return nil
 }
-
-// errAgentEnded is the end of file where the agent's word was expected.
-var errAgentEnded = errors.New("the agent ended before it was ready")
-
-// agentError is what the agent said instead of becoming ready. It comes from inside.
-type agentError string
-
-// Error implements error.
-func (e agentError) Error() string { return fmt.Sprintf("the agent said: %q", string(e)) }

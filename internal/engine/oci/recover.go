@@ -3,14 +3,11 @@
 package oci
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 
-	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
@@ -20,27 +17,20 @@ import (
 // Recover implements engine.Engine. The runtime is not asked: what is alive is known by
 // the number and the start of its first process.
 func (e *Engine) Recover(ctx context.Context, state []byte) (engine.Instance, error) {
-	rec, err := lifecycle.Decode[record](state)
-	if err != nil {
-		return nil, api.Errorf(api.CodeInternal, "recover sandbox: %w", err)
-	}
-	if !rec.Outlived() && !orphan(rec) {
+	return lifecycle.Recover(ctx, state, func(rec record, state []byte) (engine.Instance, error) {
+		if orphan(rec) {
+			return nil, os.ErrProcessDone
+		}
 		p, err := pidfd.Find(rec.Init)
-		if err == nil && !pidfd.Dying(rec.Init.PID) {
-			i := newInstance(e, rec, p, e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups))
-			i.state = bytes.Clone(state)
-			return i, nil
+		if err != nil {
+			return nil, err
 		}
-		if err == nil {
+		if pidfd.Dying(rec.Init.PID) {
 			p.Abandon()
-		} else if !errors.Is(err, os.ErrProcessDone) {
-			return nil, api.Errorf(api.CodeInternal, "recover sandbox %s: %w", rec.ID, err)
+			return nil, os.ErrProcessDone
 		}
-	}
-	if err := e.destroy(ctx, rec); err != nil {
-		return nil, err
-	}
-	return nil, api.Errorf(api.CodeNotFound, "recover sandbox %s: it is dead", rec.ID)
+		return newInstance(e, rec, state, p, e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups)), nil
+	}, e.destroy)
 }
 
 // orphan reports whether an instance must not outlive a process that is dead.
@@ -54,21 +44,9 @@ func orphan(rec record) bool {
 
 // Sweep implements engine.Engine.
 func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) bool) error {
-	if !engine.SafeName(owner) {
-		return api.Errorf(api.CodeInternal, "sweep: owner %q is not safe as a file name", owner)
-	}
-	recs, err := e.records.List(owner)
+	recs, err := lifecycle.Remains(e.records, e.groups, owner)
 	if err != nil {
-		return api.Errorf(api.CodeInternal, "sweep: %w", err)
-	}
-	// Cgroups of the owner without a record: of instances whose state directory was
-	// lost.
-	for id, dirs := range e.groups.Orphans(owner) {
-		if !slices.ContainsFunc(recs, func(rec record) bool { return rec.ID == id }) {
-			rec := record{Head: lifecycle.Head{ID: id, Owner: owner, Cgroups: dirs}}
-			rec.Group = e.groupOf(rec)
-			recs = append(recs, rec)
-		}
+		return err
 	}
 	var errs []error
 	for _, rec := range recs {
@@ -82,25 +60,17 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) b
 // destroy kills and removes whatever is left of an instance, known by its record only.
 // Where the daemon died while the runtime made it, its process is in the cgroup.
 func (e *Engine) destroy(ctx context.Context, rec record) error {
-	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lifecycle.KillTimeout)
 	defer cancel()
 	g := e.groups.OpenRecorded(rec.Owner, rec.ID, rec.Cgroups)
 	if !rec.Outlived() {
-		p, err := pidfd.Find(rec.Init)
-		if err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
-		}
-		if err == nil {
-			p.Kill()
-			if err := p.Wait(ctx); err != nil {
-				return api.Errorf(api.CodeInternal, "remove sandbox %s: kill process: %w", rec.ID, err)
-			}
-			p.Abandon()
+		if err := lifecycle.Kill(ctx, rec.ID, rec.Init); err != nil {
+			return err
 		}
 	}
 	e.forget(ctx, rec)
 	if err := e.removeGroup(ctx, rec, g); err != nil {
-		return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", rec.ID, err)
+		return lifecycle.RemoveError(rec.ID, err)
 	}
 	if rec.Dir != "" {
 		removeFiles(rec.Dir)
