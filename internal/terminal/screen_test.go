@@ -200,10 +200,25 @@ func FuzzSkim(f *testing.F) {
 	})
 }
 
+// BenchmarkRecentScreen draws what is kept of a program's output. The sub-benchmarks named whole
+// give the emulator all of it: their ratio is what skim saves.
 func BenchmarkRecentScreen(b *testing.B) {
-	text := []byte(strings.Repeat("\x1b[32mok\x1b[m  some line of a test that ran   0.01s\r\n", MaxHistory/48))
-	b.SetBytes(int64(len(text)))
-	for b.Loop() {
-		RecentScreen(text, true, 50, 200, new(Modes), DrawTimeout)
+	for name, line := range map[string]string{
+		"colour": "\x1b[32mok\x1b[m  some line of a test that ran   0.01s\r\n",
+		"plain":  strings.Repeat("x", 79) + "\r\n",
+	} {
+		text := []byte(strings.Repeat(line, MaxHistory/len(line)))
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				RecentScreen(text, true, 50, 200, new(Modes), DrawTimeout)
+			}
+		})
+		b.Run(name+"/whole", func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				emulate(text, 50, 200, time.Minute)
+			}
+		})
 	}
 }
