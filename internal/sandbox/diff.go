@@ -155,7 +155,7 @@ func (ls layers) writeRoot(ctx context.Context, s *live, w io.Writer) error {
 	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	defer s.interruptible(cancel)()
-	still, err := ls.m.pauser.standStill(ctx, s, w)
+	still, err := ls.m.pauser.quiesce(ctx, s, w)
 	if err != nil {
 		return err
 	}

@@ -70,9 +70,9 @@ func (p *quiesce) end(err error) {
 	}
 }
 
-// standStill pauses the processes of a running sandbox, so that its root can be written to w. The
+// quiesce pauses the processes of a running sandbox, so that its root can be written to w. The
 // caller holds s.ops and calls goOn.
-func (pr pauser) standStill(ctx context.Context, s *live, w io.Writer) (*quiesce, error) {
+func (pr pauser) quiesce(ctx context.Context, s *live, w io.Writer) (*quiesce, error) {
 	s.mu.Lock()
 	info, inst := s.info, s.inst
 	s.mu.Unlock()

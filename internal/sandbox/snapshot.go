@@ -210,7 +210,7 @@ func (t *taking) takeRoot(ctx context.Context) error {
 	}
 	defer f.Close()
 	out := &rationed{w: f, left: t.permit.BytesLeft()}
-	still, err := t.m.pauser.standStill(ctx, t.s, out)
+	still, err := t.m.pauser.quiesce(ctx, t.s, out)
 	if err != nil {
 		return err
 	}
