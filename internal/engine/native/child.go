@@ -4,11 +4,12 @@ package native
 
 import (
 	"fmt"
-	"os"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/clone"
 )
 
 // child is what becomes the first process of a sandbox: a process that shares this
@@ -53,48 +54,24 @@ type call struct {
 	want int8
 }
 
-// cloneChild calls clone3. The child calls entry with c on the stack in args.
-//
-//go:noescape
-func cloneChild(args *cloneArgs, size, entry uintptr, c *child) (pid, errno uintptr)
-
-// cloneArgs are clone3's.
-type cloneArgs struct {
-	//nolint:unused // the kernel's layout
-	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
-}
-
-//go:linkname beforeFork syscall.runtime_BeforeFork
-func beforeFork()
-
-//go:linkname afterFork syscall.runtime_AfterFork
-func afterFork()
-
 // fork starts the script in new namespaces. Signals are blocked in the child until
 // the script lets them in. A negative cgroup is this process's own. The descriptor
 // is the child's pidfd.
-//
-//go:norace
 func (s *script) fork(flags uint64, cgroup int) (pid, pidfd int, err error) {
 	c := s.child()
-	args := &cloneArgs{
-		flags: flags | unix.CLONE_VM | unix.CLONE_CLEAR_SIGHAND | unix.CLONE_PIDFD, exitSignal: uint64(unix.SIGCHLD),
-		pidFD: uint64(uintptr(unsafe.Pointer(&c.pidfd))),
-		stack: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s.mem)))) + childSize - stackSize, stackSize: stackSize,
+	args := clone.Args{
+		Flags: flags | unix.CLONE_PIDFD, PidFD: uint64(uintptr(unsafe.Pointer(&c.pidfd))),
+		Stack: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s.mem)))) + childSize - stackSize, StackSize: stackSize,
 	}
 	if cgroup >= 0 {
-		args.flags |= unix.CLONE_INTO_CGROUP
-		args.cgroup = uint64(cgroup)
+		args.Flags |= unix.CLONE_INTO_CGROUP
+		args.Cgroup = uint64(cgroup)
 	}
-	main := childMain
-	entry := **(**uintptr)(unsafe.Pointer(&main)) // a func value points to its code's address
-	beforeFork()
-	n, errno := cloneChild(args, unsafe.Sizeof(*args), entry, c)
-	afterFork()
-	if errno != 0 {
-		return 0, -1, os.NewSyscallError("clone3", syscall.Errno(errno))
+	pid, err = clone.Clone3(args, childMain, c)
+	if err != nil {
+		return 0, -1, err
 	}
-	return int(n), int(c.pidfd), nil
+	return pid, int(c.pidfd), nil
 }
 
 // childMain is the child's whole life.

@@ -5,11 +5,12 @@ package launcher
 import (
 	"fmt"
 	"math"
-	"os"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/clone"
 )
 
 // MaxLimits is how many cgroups of the engine's a launcher joins.
@@ -113,23 +114,6 @@ const (
 		1<<32 | 1<<34
 )
 
-// cloneLauncher calls clone3. The child calls entry with l on the stack in args.
-//
-//go:noescape
-func cloneLauncher(args *cloneArgs, size, entry uintptr, l *Launcher) (pid, errno uintptr)
-
-// cloneArgs are clone3's.
-type cloneArgs struct {
-	//nolint:unused // the kernel's layout
-	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls uint64
-}
-
-//go:linkname beforeFork syscall.runtime_BeforeFork
-func beforeFork()
-
-//go:linkname afterFork syscall.runtime_AfterFork
-func afterFork()
-
 // NewMemory maps the memory of one launcher: the struct, then its stack.
 func NewMemory() (*Launcher, []byte, error) {
 	mem, err := unix.Mmap(-1, 0, launcherMemory, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -143,22 +127,11 @@ func NewMemory() (*Launcher, []byte, error) {
 // executes.
 func (l *Launcher) Fork(mem []byte) (int, error) { return l.ForkWith(mem, 0) }
 
-//go:norace
+// ForkWith is Fork with flags of clone3, such as those of new namespaces.
 func (l *Launcher) ForkWith(mem []byte, flags uint64) (int, error) {
-	// The child has none of the agent's signal handlers: it would run on this stack.
-	args := &cloneArgs{
-		flags: flags | unix.CLONE_VM | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(unix.SIGCHLD),
-		stack: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), stackSize: uint64(len(mem)),
-	}
-	main := launcherMain
-	entry := **(**uintptr)(unsafe.Pointer(&main)) // a func value points to its code's address
-	beforeFork()
-	pid, errno := cloneLauncher(args, unsafe.Sizeof(*args), entry, l)
-	afterFork()
-	if errno != 0 {
-		return 0, os.NewSyscallError("clone3", syscall.Errno(errno))
-	}
-	return int(pid), nil
+	return clone.Clone3(clone.Args{
+		Flags: flags, Stack: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), StackSize: uint64(len(mem)),
+	}, launcherMain, l)
 }
 
 // launcherMain is the launcher's whole life.
@@ -375,28 +348,11 @@ func (l *Launcher) fail(at Stage, e syscall.Errno) {
 	}
 }
 
-// cloneConfined calls clone, whose flags a filter can see. The child calls entry with
-// l on the stack that ends at stack.
-//
-//go:noescape
-func cloneConfined(flags, stack, entry uintptr, l *Launcher) (pid, errno uintptr)
-
-// ForkConfined is Fork by the older call: the child takes the handlers of the agent's
-// signals away itself, before any can come.
-//
-//go:norace
+// ForkConfined is Fork by the older call, whose flags a filter can see: the child takes the
+// handlers of the agent's signals away itself, before any can come.
 func (l *Launcher) ForkConfined(mem []byte) (int, error) {
 	l.handlers = true
-	main := launcherMain
-	entry := **(**uintptr)(unsafe.Pointer(&main)) // a func value points to its code's address
-	stack := uintptr(unsafe.Pointer(unsafe.SliceData(mem))) + uintptr(len(mem))
-	beforeFork()
-	pid, errno := cloneConfined(unix.CLONE_VM|uintptr(unix.SIGCHLD), stack, entry, l)
-	afterFork()
-	if errno != 0 {
-		return 0, os.NewSyscallError("clone", syscall.Errno(errno))
-	}
-	return int(pid), nil
+	return clone.Clone(mem, launcherMain, l)
 }
 
 // open is the whole life of the first process of a namespace.

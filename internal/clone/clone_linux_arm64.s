@@ -1,14 +1,14 @@
 #include "textflag.h"
 
-// func cloneLauncher(args *cloneArgs, size, entry uintptr, l *launcher) (pid, errno uintptr)
+// func clone3(args *Args, size, entry uintptr, child unsafe.Pointer) (pid, errno uintptr)
 //
-// The child calls entry with l on its own stack and never returns. Entry is Go's
+// The child calls entry with child on its own stack and never returns. Entry is Go's
 // internal ABI, in which the first argument is in R0: the wrapper for other
 // callers reports to the race detector in the name of the parent.
-TEXT ·cloneLauncher(SB),NOSPLIT|NOFRAME,$0-48
+TEXT ·clone3(SB),NOSPLIT|NOFRAME,$0-48
 	MOVD	args+0(FP), R0
 	MOVD	size+8(FP), R1
-	MOVD	l+24(FP), R19 // the system call leaves R19 and R20 alone
+	MOVD	child+24(FP), R19 // the system call leaves R19 and R20 alone
 	MOVD	entry+16(FP), R20
 	MOVD	$435, R8 // clone3
 	SVC
@@ -32,13 +32,13 @@ child:
 	CALL	(R20)
 	BRK
 
-// func cloneConfined(flags, stack, entry uintptr, l *launcher) (pid, errno uintptr)
+// func clone(flags, stack, entry uintptr, child unsafe.Pointer) (pid, errno uintptr)
 //
-// As cloneLauncher, by the older call.
-TEXT ·cloneConfined(SB),NOSPLIT|NOFRAME,$0-48
+// As clone3, by the older call.
+TEXT ·clone(SB),NOSPLIT|NOFRAME,$0-48
 	MOVD	flags+0(FP), R0
 	MOVD	stack+8(FP), R1
-	MOVD	l+24(FP), R19
+	MOVD	child+24(FP), R19
 	MOVD	entry+16(FP), R20
 	MOVD	ZR, R2
 	MOVD	ZR, R3

@@ -1,14 +1,14 @@
 #include "textflag.h"
 
-// func cloneLauncher(args *cloneArgs, size, entry uintptr, l *launcher) (pid, errno uintptr)
+// func clone3(args *Args, size, entry uintptr, child unsafe.Pointer) (pid, errno uintptr)
 //
-// The child calls entry with l on its own stack and never returns. Entry is Go's
+// The child calls entry with child on its own stack and never returns. Entry is Go's
 // internal ABI, in which the first argument is in AX and X15 is zero: the wrapper
 // for other callers reports to the race detector in the name of the parent.
-TEXT ·cloneLauncher(SB),NOSPLIT,$0-48
+TEXT ·clone3(SB),NOSPLIT,$0-48
 	MOVQ	args+0(FP), DI
 	MOVQ	size+8(FP), SI
-	MOVQ	l+24(FP), R12 // the system call leaves R12 and R13 alone
+	MOVQ	child+24(FP), R12 // the system call leaves R12 and R13 alone
 	MOVQ	entry+16(FP), R13
 	MOVQ	$435, AX // clone3
 	SYSCALL
@@ -32,13 +32,13 @@ child:
 	CALL	R13
 	INT	$3
 
-// func cloneConfined(flags, stack, entry uintptr, l *launcher) (pid, errno uintptr)
+// func clone(flags, stack, entry uintptr, child unsafe.Pointer) (pid, errno uintptr)
 //
-// As cloneLauncher, by the older call.
-TEXT ·cloneConfined(SB),NOSPLIT,$0-48
+// As clone3, by the older call.
+TEXT ·clone(SB),NOSPLIT,$0-48
 	MOVQ	flags+0(FP), DI
 	MOVQ	stack+8(FP), SI
-	MOVQ	l+24(FP), R12
+	MOVQ	child+24(FP), R12
 	MOVQ	entry+16(FP), R13
 	XORL	DX, DX
 	XORL	R10, R10
