@@ -115,6 +115,7 @@ func TestDeadlineBehindTheAgent(t *testing.T) {
 
 // TestDeadlineOfNextDaemon: a daemon knows the deadlines of the one before.
 func TestDeadlineOfNextDaemon(t *testing.T) {
+	longtest.Skip(t, "it waits for deadlines of seconds")
 	w := newFixture(t)
 	first := w.impatient(shortGrace)
 	sb := w.create(first, "box")
@@ -141,6 +142,7 @@ func TestDeadlineOfNextDaemon(t *testing.T) {
 
 // TestDeadlineIsMet: an agent that keeps its timeouts keeps its sandbox, with or without a caller.
 func TestDeadlineIsMet(t *testing.T) {
+	longtest.Skip(t, "it waits for deadlines of seconds")
 	w := newFixture(t)
 	m := w.impatient(3 * time.Second)
 	sb := w.create(m, "box")
@@ -174,6 +176,7 @@ func TestDeadlineIsMet(t *testing.T) {
 
 // TestDeadlineStandsStill: a pause costs a program nothing, and saves no agent.
 func TestDeadlineStandsStill(t *testing.T) {
+	longtest.Skip(t, "it waits for deadlines of seconds")
 	w := newFixture(t)
 	m := w.impatient(shortGrace)
 	sb := w.create(m, "box")
@@ -211,6 +214,7 @@ func TestDeadlineStandsStill(t *testing.T) {
 
 // TestDeadlineOfProcess: a managed process has one too, for each of its runs.
 func TestDeadlineOfProcess(t *testing.T) {
+	longtest.Skip(t, "it waits for deadlines of seconds")
 	w := newFixture(t)
 	m := w.impatient(shortGrace)
 	sb := w.create(m, "box")

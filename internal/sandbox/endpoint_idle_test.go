@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/test/freeport"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // switches counts how often threads of the processes that this one has started were
@@ -51,6 +52,7 @@ func switches(t *testing.T) (n int64, processes int) {
 // TestEndpointIdle: the agents of sandboxes with unused endpoints do nothing at
 // all, for as long as the test looks. What a poll would do it does within that time.
 func TestEndpointIdle(t *testing.T) {
+	longtest.Skip(t, "it watches an idle agent for seconds")
 	w := newFixture(t)
 	m := w.manager(false)
 	for i := range 3 {

@@ -391,6 +391,7 @@ func used(t *testing.T) usage {
 const heapNoise = 128 << 10
 
 func TestCyclesLeakNothing(t *testing.T) {
+	longtest.Skip(t, "it makes many sandboxes")
 	cycles := 1000
 	if testing.Short() {
 		cycles = 50
