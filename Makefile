@@ -46,7 +46,7 @@ test: agent ## run all tests
 	CGO_ENABLED=0 go test -timeout 60m ./...
 
 e2e: agent ## run the tests of the built binary
-	CGO_ENABLED=0 go test -timeout 60m ./test/e2e
+	CGO_ENABLED=0 go test -p 1 -timeout 90m ./test/e2e ./test/attack
 
 dist: build ## build a tarball to unpack over /usr/local
 	rm -rf dist/tree && mkdir -p dist/tree/bin dist/tree/lib/systemd/system dist/tree/lib/systemd/user dist/tree/share/doc/cloche

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloche-dev/cloche/test/fixture"
 	"github.com/cloche-dev/cloche/test/freeport"
 )
 
@@ -18,12 +19,12 @@ import (
 // from outside.
 func TestBoxStopped(t *testing.T) {
 	for _, name := range []string{"CALL", "CHANGE", "WORK", "AGENT"} {
-		t.Setenv("CLOCHE__DEADLINES__"+name, stoppedDeadline.String())
+		t.Setenv("CLOCHE__DEADLINES__"+name, fixture.StoppedDeadline.String())
 	}
-	h := newFixture(t)
-	h.needs("gvisor", "cpus")
-	h.kill9()
-	b := &boxRuntime{fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken, more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
+	h := fixture.New(t)
+	h.Needs("gvisor", "cpus")
+	h.Kill9()
+	b := &boxRuntime{Fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken, more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
 	b.start()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 5*time.Minute))
 	defer cancel()
@@ -37,15 +38,15 @@ func TestBoxStopped(t *testing.T) {
 		}
 	}
 	stopped := 0
-	for _, p := range h.processes() {
-		if !strings.HasPrefix(p.argv, "cloche-sentry ") {
+	for _, p := range h.Processes() {
+		if !strings.HasPrefix(p.Argv, "cloche-sentry ") {
 			continue
 		}
 		stopped++
-		if err := stopProcess(p.pid); err != nil {
+		if err := fixture.StopProcess(p.PID); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = syscall.Kill(p.pid, syscall.SIGCONT) })
+		t.Cleanup(func() { _ = syscall.Kill(p.PID, syscall.SIGCONT) })
 	}
 	if stopped == 0 {
 		t.Fatal("there is no sentry")
@@ -76,7 +77,7 @@ func TestBoxStopped(t *testing.T) {
 			r := mine.ask(action, tc.data)
 			took := time.Since(begun)
 			t.Logf("%-26s %8s %s", action, took.Round(time.Millisecond), r.Message)
-			if took > stoppedDeadline+stoppedSlack {
+			if took > fixture.StoppedDeadline+fixture.StoppedSlack {
 				t.Errorf("%s: it took %s", action, took)
 			}
 			if tc.fails && !strings.Contains(r.Message, "(stopped: its sentry") {

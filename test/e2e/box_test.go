@@ -23,9 +23,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche/test/freeport"
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/test/fixture"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 // boxClient speaks with a box runtime as LangBot does, one action after the other.
@@ -52,7 +54,7 @@ func boxHeader(token string) http.Header {
 func (b *boxRuntime) dial(ctx context.Context, path, token string) (*websocket.Conn, int) {
 	conn, r, err := websocket.Dial(ctx, "ws://127.0.0.1:"+b.port+path, &websocket.DialOptions{HTTPHeader: boxHeader(token), Subprotocols: []string{"mcp"}})
 	if err != nil && r == nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	if r.Body != nil {
 		_ = r.Body.Close()
@@ -61,19 +63,19 @@ func (b *boxRuntime) dial(ctx context.Context, path, token string) (*websocket.C
 		return nil, r.StatusCode
 	}
 	conn.SetReadLimit(16 << 20)
-	b.t.Cleanup(func() { _ = conn.CloseNow() })
+	b.T.Cleanup(func() { _ = conn.CloseNow() })
 	return conn, r.StatusCode
 }
 
 const boxToken = "tttttttttttttttttttttttttttttttttttttttt"
 
 func (b *boxRuntime) client(ctx context.Context) *boxClient {
-	b.t.Helper()
+	b.T.Helper()
 	conn, status := b.dial(ctx, "/rpc/ws", boxToken)
 	if conn == nil {
-		b.t.Fatalf("the control connection is answered by %d", status)
+		b.T.Fatalf("the control connection is answered by %d", status)
 	}
-	return &boxClient{t: b.t, conn: conn, ctx: ctx}
+	return &boxClient{t: b.T, conn: conn, ctx: ctx}
 }
 
 type boxReply struct {
@@ -136,10 +138,10 @@ func line(ctx context.Context, t *testing.T, relay *websocket.Conn, text string)
 // TestBox has a runtime for LangBot run, with everything that its environment can say,
 // in front of real sandboxes, and kills it.
 func TestBox(t *testing.T) {
-	h := newFixture(t)
-	h.needs("gvisor", "cpus")
-	h.kill9()
-	b := &boxRuntime{fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
+	h := fixture.New(t)
+	h.Needs("gvisor", "cpus")
+	h.Kill9()
+	b := &boxRuntime{Fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
 	uploads, root := filepath.Join(b.work, "uploads"), filepath.Join(b.work, "root")
 	b.more = []string{
 		"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "LANGBOT_PLUGIN_FILE_STORAGE_DIR=" + uploads, "BOX_BACKEND=auto",
@@ -183,7 +185,7 @@ func TestBox(t *testing.T) {
 		t.Errorf("the relay says %q, %q", got, relay.Subprotocol())
 	}
 
-	h.kill9()
+	h.Kill9()
 	b.start()
 	c = b.client(ctx)
 	if out := c.exec("s", "cat f", nil); out != "<é>" {
@@ -262,31 +264,31 @@ func boxStops(ctx context.Context, t *testing.T, b *boxRuntime, c *boxClient) {
 	t.Helper()
 	closed := make(chan error, 1)
 	go func() { _, _, err := c.conn.Read(ctx); closed <- err }()
-	if err := b.daemon.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := b.Daemon.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-closed; websocket.CloseStatus(err) != websocket.StatusGoingAway {
 		t.Errorf("the control connection: %v", err)
 	}
-	late := time.AfterFunc(patience, func() { _ = b.daemon.Process.Kill() })
+	late := time.AfterFunc(fixture.Patience, func() { _ = b.Daemon.Process.Kill() })
 	defer late.Stop()
-	if err := b.daemon.Wait(); err != nil {
+	if err := b.Daemon.Wait(); err != nil {
 		t.Logf("the runtime after TERM: %v", err) // its status is the status of a program that got TERM
 	}
 }
 
 // TestBoxOfADaemon: any daemon serves LangBot at an address of its settings.
 func TestBoxOfADaemon(t *testing.T) {
-	h := newFixture(t)
-	h.needs("gvisor", "cpus")
-	h.kill9()
+	h := fixture.New(t)
+	h.Needs("gvisor", "cpus")
+	h.Kill9()
 	port := strconv.Itoa(freeport.Free(t))
-	if err := os.WriteFile(filepath.Join(h.home, "settings.yaml"), []byte("box:\n  listen: 127.0.0.1:"+port+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.Dir, "settings.yaml"), []byte("box:\n  listen: 127.0.0.1:"+port+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("LANGBOT_BOX_CONTROL_TOKEN", boxToken)
-	h.start()
-	b := &boxRuntime{fixture: h, port: port, work: t.TempDir(), token: boxToken}
+	h.Start()
+	b := &boxRuntime{Fixture: h, port: port, work: t.TempDir(), token: boxToken}
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 4*time.Minute))
 	defer cancel()
 	for path, want := range map[string]string{"/healthz": `"live":true`, "/readyz": `"ready":true`} {
@@ -303,7 +305,7 @@ func TestBoxOfADaemon(t *testing.T) {
 	if out := b.client(ctx).exec("s", "echo hi", nil); out != "hi" {
 		t.Errorf("%q", out)
 	}
-	if out := h.must("ls", "--json"); !strings.Contains(out, boxTenant) {
+	if out := h.Must("ls", "--json"); !strings.Contains(out, boxTenant) {
 		t.Errorf("the operator sees %s", out)
 	}
 }
@@ -311,18 +313,18 @@ func TestBoxOfADaemon(t *testing.T) {
 // TestBoxOverStdio: only answers come out, and the end of the input is the
 // runtime's.
 func TestBoxOverStdio(t *testing.T) {
-	h := newFixture(t)
-	h.needs("gvisor", "cpus")
-	h.kill9()
-	b := &boxRuntime{fixture: h, work: t.TempDir(), token: boxToken}
+	h := fixture.New(t)
+	h.Needs("gvisor", "cpus")
+	h.Kill9()
+	b := &boxRuntime{Fixture: h, work: t.TempDir(), token: boxToken}
 	args := []string{"box", "-s", "--host", "127.0.0.1", "--ws-control-port", "0"}
-	untrusted := exec.Command(b.bin, args...)
+	untrusted := exec.Command(b.Bin, args...)
 	untrusted.Env = b.environ()
 	if out, err := untrusted.CombinedOutput(); err == nil || !strings.Contains(string(out), "LANGBOT_BOX_TRUSTED_INSTANCE_UUID") {
 		t.Errorf("without an instance: %v\n%s", err, out)
 	}
 	b.more = []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}
-	cmd := exec.Command(b.bin, args...)
+	cmd := exec.Command(b.Bin, args...)
 	cmd.Dir, cmd.Env = b.work, b.environ()
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -337,7 +339,7 @@ func TestBoxOverStdio(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	late := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	late := time.AfterFunc(fixture.Patience, func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
 	lines := bufio.NewScanner(out)
 	for i, action := range []string{`"__ping","data":{}`, `"box_exec","data":{"session_id":"s","cmd":"echo out; echo err >&2"}`, `"box_shutdown","data":{}`} {
@@ -366,10 +368,10 @@ func TestBoxOverStdio(t *testing.T) {
 // TestBoxWithoutToken: the default is open to the daemon's own user alone, and what a
 // client sends opens nothing of the host.
 func TestBoxWithoutToken(t *testing.T) {
-	h := newFixture(t)
-	h.needs("gvisor", "cpus")
-	h.kill9()
-	b := &boxRuntime{fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
+	h := fixture.New(t)
+	h.Needs("gvisor", "cpus")
+	h.Kill9()
+	b := &boxRuntime{Fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), more: []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1"}}
 	b.start()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 4*time.Minute))
 	defer cancel()
@@ -399,7 +401,7 @@ func TestBoxWithoutToken(t *testing.T) {
 		t.Errorf("an engine below the operator's tier: %+v", info)
 	}
 	c.ask("box_init", map[string]any{"backend": "auto"})
-	for i, dir := range []string{filepath.Dir(secret), "/root", "/", b.home} {
+	for i, dir := range []string{filepath.Dir(secret), "/root", "/", b.Dir} {
 		r := c.ask("box_exec", map[string]any{"session_id": fmt.Sprint("h", i), "cmd": "cat secret", "host_path": dir})
 		if r.Message == "success" || !strings.Contains(r.Message, "granted no directory") {
 			t.Errorf("%s: %+v", dir, r)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloche-dev/cloche/test/fixture"
 	"github.com/cloche-dev/cloche/test/vm"
 	"github.com/cloche-dev/cloche/test/vm/plan"
 )
@@ -39,7 +40,7 @@ func TestUnderAnotherKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin, err := filepath.EvalSymlinks(binary(t))
+	bin, err := filepath.EvalSymlinks(fixture.Binary(t))
 	if err != nil {
 		t.Fatal(err)
 	}

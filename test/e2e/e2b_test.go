@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // e2bVar names a directory with installs of E2B's clients: npm's e2b in its directories whose names
@@ -22,35 +24,35 @@ const e2bVar = "CLOCHE_TEST_E2B"
 
 // e2bServer is a daemon that serves clients of E2B.
 type e2bServer struct {
-	*fixture
+	*fixture.Fixture
 	env map[string]string
 }
 
 func newE2BServer(t *testing.T) *e2bServer {
 	t.Helper()
-	s := &e2bServer{fixture: newFixture(t)}
-	s.kill9()
-	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	s := &e2bServer{Fixture: fixture.New(t)}
+	s.Kill9()
+	log, err := os.OpenFile(s.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.daemon = exec.Command(s.bin, "serve", "--home", s.home, "--e2b", "127.0.0.1:0")
-	s.daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	s.daemon.Stderr = log
-	err = s.daemon.Start()
+	s.Daemon = exec.Command(s.Bin, "serve", "--home", s.Dir, "--e2b", "127.0.0.1:0")
+	s.Daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	s.Daemon.Stderr = log
+	err = s.Daemon.Start()
 	log.Close()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !poll(func() bool { return json.Unmarshal(s.cloche("e2b", "env", "--json"), &s.env) == nil }) {
-		t.Fatalf("clients of E2B are not served:\n%s", s.lastWords())
+	if !fixture.Poll(func() bool { return json.Unmarshal(s.cloche("e2b", "env", "--json"), &s.env) == nil }) {
+		t.Fatalf("clients of E2B are not served:\n%s", s.LastWords())
 	}
 	return s
 }
 
 // cloche runs a command of the CLI and returns its output.
 func (s *e2bServer) cloche(args ...string) []byte {
-	out, _ := exec.CommandContext(s.t.Context(), s.bin, append(args, "--home", s.home)...).Output()
+	out, _ := exec.CommandContext(s.T.Context(), s.Bin, append(args, "--home", s.Dir)...).Output()
 	return out
 }
 
@@ -93,15 +95,15 @@ func TestE2BClients(t *testing.T) {
 			}
 		})
 	}
-	s.left()
+	s.Left()
 }
 
 // ask sends a request to the server for clients of E2B and returns the status and the answer.
 func (s *e2bServer) ask(method, path, body string, headers map[string]string) (status int, answer string) {
-	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), method, s.env["E2B_API_URL"]+path, strings.NewReader(body))
+	s.T.Helper()
+	r, err := http.NewRequestWithContext(s.T.Context(), method, s.env["E2B_API_URL"]+path, strings.NewReader(body))
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	for k, v := range headers {
 		if k == "Host" {
@@ -112,12 +114,12 @@ func (s *e2bServer) ask(method, path, body string, headers map[string]string) (s
 	}
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	defer res.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return res.StatusCode, string(data)
 }
@@ -213,7 +215,7 @@ func TestAttackE2B(t *testing.T) {
 		t.Errorf("after its key was revoked: %d %s", status, answer)
 	}
 	// Another daemon finds the sandboxes again, with their tokens.
-	log, err := os.ReadFile(s.log())
+	log, err := os.ReadFile(s.Log())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,5 +228,5 @@ func TestAttackE2B(t *testing.T) {
 		t.Errorf("kill: %d %s", status, answer)
 	}
 	s.cloche("rm", "--force", "sb-"+own)
-	s.left()
+	s.Left()
 }

@@ -4,65 +4,13 @@ package e2e_test
 
 import (
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strings"
 	"testing"
 
-	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
+	"github.com/cloche-dev/cloche/test/fixture"
 )
-
-// onEngines runs a test for every engine that can run here, those of containers with a daemon
-// of the test's own. With these settings a daemon of Cloche's finds the engine; one that is
-// started by the test's environment finds it without.
-func onEngines(t *testing.T, f func(t *testing.T, engine, settings string)) {
-	nsjailHere(t)
-	for _, e := range attackedEngines() {
-		e.run(t, func(t *testing.T) { f(t, e.name, "nsjail: {path: '"+nsjailProgram()+"'}\n") })
-	}
-	daemons := map[string]func() (*dockertest.Daemon, error){"docker": dockertest.Docker, "podman": dockertest.Podman}
-	for _, name := range slices.Sorted(maps.Keys(daemons)) {
-		t.Run(name, func(t *testing.T) {
-			d := containerDaemon(t, daemons[name])
-			t.Setenv("CLOCHE__"+strings.ToUpper(name)+"__HOST", d.Host)
-			f(t, name, name+": {host: '"+d.Host+"'}\n")
-		})
-	}
-}
-
-// onEnginesAnyUser is onEngines, which as another user than root has also those that need no
-// limits.
-func onEnginesAnyUser(t *testing.T, f func(t *testing.T, engine string)) {
-	if os.Geteuid() == 0 {
-		onEngines(t, func(t *testing.T, engine, _ string) { f(t, engine) })
-		return
-	}
-	nsjailHere(t)
-	for _, e := range attackedEngines() {
-		t.Run(e.name, func(t *testing.T) { f(t, e.name) })
-	}
-}
-
-// containerDaemon is a daemon that ends with the test, which is skipped without one.
-func containerDaemon(t *testing.T, start func() (*dockertest.Daemon, error)) *dockertest.Daemon {
-	t.Helper()
-	d, err := start()
-	if errors.Is(err, dockertest.ErrAbsent) {
-		t.Skipf("needs a daemon of containers: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Errorf("remove the daemon of containers: %v", err)
-		}
-	})
-	return d
-}
 
 // The environment of scripts on an engine.
 const (
@@ -94,7 +42,7 @@ func TestScriptsOnEngines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a run without -short: it starts sandboxes on every engine")
 	}
-	onEngines(t, func(t *testing.T, engine, settings string) {
+	fixture.OnEngines(t, func(t *testing.T, engine, settings string) {
 		if engine == "gvisor" {
 			t.Skip("not again: TestScripts runs them on the default engine")
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // connections counts those to a unix socket, also those that were not accepted yet.
@@ -35,8 +36,8 @@ func connections(t *testing.T, socket string) (n int) {
 // TestCallersThatLeave gives up execs at every moment of their first milliseconds, and
 // kills their callers. What was to end has ended, and what was to go on goes on.
 func TestCallersThatLeave(t *testing.T) {
-	h := newFixture(t)
-	c, err := client.New(client.Options{Host: "unix://" + h.socket()})
+	h := fixture.New(t)
+	c, err := client.New(client.Options{Host: "unix://" + h.Socket()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,18 +62,18 @@ func TestCallersThatLeave(t *testing.T) {
 	// noticed waits until the daemon is done with the requests of all callers that have left.
 	noticed := func(t *testing.T) {
 		t.Helper()
-		if !poll(func() bool {
+		if !fixture.Poll(func() bool {
 			_ = c.Close() // its idle connections
-			return connections(t, h.socket()) == 0
+			return connections(t, h.Socket()) == 0
 		}) {
-			t.Fatalf("the daemon has %d connections", connections(t, h.socket()))
+			t.Fatalf("the daemon has %d connections", connections(t, h.Socket()))
 		}
 	}
 	// none waits until nothing runs, and nothing can come.
 	none := func(t *testing.T) {
 		t.Helper()
 		noticed(t)
-		if !poll(func() bool { return len(running()) == 0 }) {
+		if !fixture.Poll(func() bool { return len(running()) == 0 }) {
 			t.Fatalf("execs go on that were given up: %q", running())
 		}
 	}
@@ -115,11 +116,11 @@ func TestCallersThatLeave(t *testing.T) {
 	for name, json := range map[string]bool{"streamed": false, "collected": true} {
 		t.Run("caller killed, "+name, func(t *testing.T) {
 			for _, cancels := range []bool{true, false} {
-				caller := h.command("exec", "--json="+strconv.FormatBool(json), "--cancel-with-caller="+strconv.FormatBool(cancels), sb.ID, "--", "sleep", "1000")
+				caller := h.Command("exec", "--json="+strconv.FormatBool(json), "--cancel-with-caller="+strconv.FormatBool(cancels), sb.ID, "--", "sleep", "1000")
 				if err := caller.Start(); err != nil {
 					t.Fatal(err)
 				}
-				began := poll(func() bool { return len(running()) == 1 })
+				began := fixture.Poll(func() bool { return len(running()) == 1 })
 				_ = caller.Process.Kill()
 				_ = caller.Wait()
 				if !began {
@@ -144,5 +145,5 @@ func TestCallersThatLeave(t *testing.T) {
 	if _, err := c.StartProcess(t.Context(), sb.ID, api.ProcessSpec{ExecRequest: api.ExecRequest{Shell: "true", CancelWithCaller: true}}); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("a process that is to end with its caller: %v, want invalid", err)
 	}
-	h.must("rm", "-f", sb.ID)
+	h.Must("rm", "-f", sb.ID)
 }

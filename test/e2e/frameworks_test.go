@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // frameworksVar names a directory that holds one for each of the frameworks below, with
@@ -70,24 +72,24 @@ func TestHarbor(t *testing.T) {
 }
 
 // frameworkFixture is a daemon for which a spec that says nothing works without a registry.
-func frameworkFixture(t *testing.T) *fixture {
+func frameworkFixture(t *testing.T) *fixture.Fixture {
 	t.Helper()
-	h := newFixture(t)
-	h.kill9()
+	h := fixture.New(t)
+	h.Kill9()
 	policy := "image_aliases: {\"python:3.11-slim\": \"host\"}\n"
-	if err := os.WriteFile(filepath.Join(h.home, "policy.yaml"), []byte(policy), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.Dir, "policy.yaml"), []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h.start()
+	h.Start()
 	return h
 }
 
 // runFramework runs a framework's tests, after which the daemon must have nothing left.
-func runFramework(t *testing.T, h *fixture, cmd *exec.Cmd, dir string) {
+func runFramework(t *testing.T, h *fixture.Fixture, cmd *exec.Cmd, dir string) {
 	t.Helper()
 	cmd.Dir = dir
 	cmd.Env = append(cmd.Env,
-		"CLOCHE_HOST=unix://"+h.socket(),
+		"CLOCHE_HOST=unix://"+h.Socket(),
 		// No framework may connect to another host.
 		"HTTP_PROXY=http://127.0.0.1:9", "HTTPS_PROXY=http://127.0.0.1:9", "ALL_PROXY=http://127.0.0.1:9",
 		"INSPECT_DISPLAY=none", "LANGSMITH_TRACING=false", "HF_HUB_OFFLINE=1",
@@ -97,7 +99,7 @@ func runFramework(t *testing.T, h *fixture, cmd *exec.Cmd, dir string) {
 		t.Fatalf("%q: %v\n%s", cmd.Args, err, out)
 	}
 	t.Logf("%s", out)
-	if left := h.names(); len(left) > 0 {
+	if left := h.Names(); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }

@@ -4,7 +4,6 @@ package e2e_test
 
 import (
 	"context"
-	"github.com/cloche-dev/cloche/test/freeport"
 	"io"
 	"net/http"
 	"os"
@@ -16,6 +15,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cloche-dev/cloche/test/fixture"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 // langbotVar names directories, with colons between, that each hold a version of the
@@ -34,13 +36,13 @@ func TestLangBot(t *testing.T) {
 	if len(dirs) == 0 {
 		t.Skipf("needs the package langbot-plugin: set %s to directories into which pip installed it", langbotVar)
 	}
-	h := newFixture(t)
+	h := fixture.New(t)
 	script, err := filepath.Abs(filepath.Join("test", "e2e", "testdata", "langbot_client.py"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.kill9()
-	b := &boxRuntime{fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
+	h.Kill9()
+	b := &boxRuntime{Fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
 	clients := t.TempDir() // below which the client says that skills lie
 	b.more = []string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID=inst-1", "BOX__LOCAL__ALLOWED_MOUNT_ROOTS=" + clients, "BOX__LOCAL__HOST_ROOT=" + filepath.Join(clients, "root")}
 	b.start()
@@ -65,34 +67,34 @@ func TestLangBot(t *testing.T) {
 	}
 	t.Run("killed", func(t *testing.T) {
 		drive(t, dirs[0], "ws-killed", b.port, "before")
-		h.kill9()
+		h.Kill9()
 		b.start()
 		drive(t, dirs[0], "ws-killed", b.port, "after")
 	})
 	t.Run("stopped by TERM", func(t *testing.T) {
 		drive(t, dirs[0], "ws-stopped", b.port, "before")
-		if err := b.daemon.Process.Signal(syscall.SIGTERM); err != nil {
+		if err := b.Daemon.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 		late := time.AfterFunc(2*time.Minute, func() {
 			t.Error("the runtime has not ended two minutes after TERM")
-			_ = b.daemon.Process.Kill()
+			_ = b.Daemon.Process.Kill()
 		})
-		_ = b.daemon.Wait() // its status is the status of a program that got TERM
+		_ = b.Daemon.Wait() // its status is the status of a program that got TERM
 		late.Stop()
 		b.start()
 		drive(t, dirs[0], "ws-stopped", b.port, "after")
 	})
 	t.Run("names are forced", func(t *testing.T) {
-		rules := filepath.Join(h.home, "policy.yaml")
-		h.kill9()
+		rules := filepath.Join(h.Dir, "policy.yaml")
+		h.Kill9()
 		if err := os.WriteFile(rules, []byte("names: {force: true}\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		b.start()
 		drive(t, dirs[0], "ws-forced", b.port, "before")
 		drive(t, dirs[0], "ws-forced", b.port, "after")
-		h.kill9()
+		h.Kill9()
 		if err := os.Remove(rules); err != nil {
 			t.Fatal(err)
 		}
@@ -103,25 +105,25 @@ func TestLangBot(t *testing.T) {
 		if dir == "" {
 			t.Skipf("needs langbot-plugin 0.4: set %s to a directory into which pip installed it", langbotOldVar)
 		}
-		h.kill9()
+		h.Kill9()
 		with := b.more
 		b.more, b.token = with[1:], ""
 		b.start()
 		drive(t, dir, "ws-old", b.port, "all")
-		h.kill9()
+		h.Kill9()
 		b.more, b.token = with, boxToken
 		b.start()
 	})
 	t.Run("stdio", func(t *testing.T) {
-		h.kill9()
-		drive(t, dirs[0], "ws-stdio", strconv.Itoa(freeport.Free(t)), "stdio", h.bin)
-		h.start()
+		h.Kill9()
+		drive(t, dirs[0], "ws-stdio", strconv.Itoa(freeport.Free(t)), "stdio", h.Bin)
+		h.Start()
 	})
 }
 
 // boxRuntime is "cloche box" as the daemon of a fixture.
 type boxRuntime struct {
-	*fixture
+	*fixture.Fixture
 	port, work string
 	// token is the control token; may be empty.
 	token string
@@ -129,25 +131,25 @@ type boxRuntime struct {
 }
 
 func (b *boxRuntime) environ() []string {
-	own := []string{"CLOCHE_HOME=" + b.home, "HOME=" + b.work, "LANGBOT_BOX_CONTROL_TOKEN=" + b.token}
+	own := []string{"CLOCHE_HOME=" + b.Dir, "HOME=" + b.work, "LANGBOT_BOX_CONTROL_TOKEN=" + b.token}
 	return slices.Concat(os.Environ(), own, b.more)
 }
 
 // start starts it and waits until it is ready.
 func (b *boxRuntime) start() {
-	b.t.Helper()
-	log, err := os.OpenFile(b.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	b.T.Helper()
+	log, err := os.OpenFile(b.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	defer log.Close()
-	b.daemon = exec.Command(b.bin, "box", "--host", "127.0.0.1", "--ws-control-port", b.port)
-	b.daemon.Stderr = log
-	b.daemon.Dir, b.daemon.Env, b.daemon.SysProcAttr = b.work, b.environ(), &syscall.SysProcAttr{Setsid: true}
-	if err := b.daemon.Start(); err != nil {
-		b.t.Fatal(err)
+	b.Daemon = exec.Command(b.Bin, "box", "--host", "127.0.0.1", "--ws-control-port", b.port)
+	b.Daemon.Stderr = log
+	b.Daemon.Dir, b.Daemon.Env, b.Daemon.SysProcAttr = b.work, b.environ(), &syscall.SysProcAttr{Setsid: true}
+	if err := b.Daemon.Start(); err != nil {
+		b.T.Fatal(err)
 	}
-	ready := poll(func() bool {
+	ready := fixture.Poll(func() bool {
 		r, err := http.Get("http://127.0.0.1:" + b.port + "/readyz")
 		if err != nil {
 			return false
@@ -156,7 +158,7 @@ func (b *boxRuntime) start() {
 		return r.Body.Close() == nil && r.StatusCode == http.StatusOK
 	})
 	if !ready {
-		b.t.Fatalf("the runtime is not ready:\n%s", b.lastWords())
+		b.T.Fatalf("the runtime is not ready:\n%s", b.LastWords())
 	}
 }
 
@@ -176,9 +178,9 @@ func TestLangBotItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newFixture(t)
-	h.kill9()
-	b := &boxRuntime{fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
+	h := fixture.New(t)
+	h.Kill9()
+	b := &boxRuntime{Fixture: h, port: strconv.Itoa(freeport.Free(t)), work: t.TempDir(), token: boxToken}
 	box := filepath.Join(b.work, "data", "box") // which LangBot calls ./data/box
 	b.more = []string{"BOX__LOCAL__HOST_ROOT=" + box}
 	b.start()

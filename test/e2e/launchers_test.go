@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // launched is an MCP server that a launcher fetches from an index and runs.
@@ -53,7 +54,7 @@ func TestLaunchedMCPServers(t *testing.T) {
 	index, uv := packagesToLaunch(t)
 	served := httptest.NewServer(index)
 	t.Cleanup(served.Close)
-	onEngines(t, func(t *testing.T, engine, _ string) { launchOn(t, engine, served.URL, uv) })
+	fixture.OnEngines(t, func(t *testing.T, engine, _ string) { launchOn(t, engine, served.URL, uv) })
 }
 
 // packagesToLaunch fetches the servers with all that they need, and is the index that has them
@@ -79,8 +80,8 @@ func packagesToLaunch(t *testing.T) (*packageIndex, string) {
 
 // launchOn runs each server on an engine.
 func launchOn(t *testing.T, engine, index, uv string) {
-	h := newFixture(t)
-	c, err := client.New(client.Options{Host: "unix://" + h.socket()})
+	h := fixture.New(t)
+	c, err := client.New(client.Options{Host: "unix://" + h.Socket()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func launchOn(t *testing.T, engine, index, uv string) {
 			session, err := mcp.NewClient(&mcp.Implementation{Name: "cloche-test", Version: "1"}, nil).
 				Connect(t.Context(), &mcp.IOTransport{Reader: stdoutOf(a), Writer: stdinOf{a}}, nil)
 			if err != nil {
-				said, _ := h.try("logs", sb.ID, "server")
+				said, _ := h.Try("logs", sb.ID, "server")
 				t.Fatalf("%v\n%s", err, said)
 			}
 			defer session.Close()
@@ -122,5 +123,5 @@ func launchOn(t *testing.T, engine, index, uv string) {
 			}
 		})
 	}
-	h.left()
+	h.Left()
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/test/fixture"
 	"github.com/cloche-dev/cloche/test/freeport"
 )
 
@@ -136,7 +137,7 @@ const namesToken = "right-token-0123456789abcdef0123456789abcdef"
 
 func newNamed(t *testing.T, args []string) *namedDaemon {
 	t.Helper()
-	b := &namedDaemon{t: t, bin: binary(t)}
+	b := &namedDaemon{t: t, bin: fixture.Binary(t)}
 	var err error
 	if b.home, err = os.MkdirTemp("", "cl-"); err != nil { // a unix socket's path is short
 		t.Fatal(err)
@@ -175,7 +176,7 @@ exec "$@"`
 		}
 	})
 	// It serves all of its addresses at once.
-	if !poll(func() bool { return answers("unix", filepath.Join(b.home, "cloche.sock")) }) {
+	if !fixture.Poll(func() bool { return fixture.Answers("unix", filepath.Join(b.home, "cloche.sock")) }) {
 		t.Fatal("the daemon does not answer")
 	}
 	return b
@@ -198,7 +199,7 @@ func (b *namedDaemon) inside(env []string, args ...string) (string, error) {
 // TestSocketInTheHome: it is there beside the addresses that are named, once, and a home
 // that can hold none is no obstacle where there is another address.
 func TestSocketInTheHome(t *testing.T) {
-	bin, dir := binary(t), t.TempDir()
+	bin, dir := fixture.Binary(t), t.TempDir()
 	short, err := os.MkdirTemp("", "cl-")
 	if err != nil {
 		t.Fatal(err)
@@ -232,7 +233,7 @@ func TestSocketInTheHome(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, at := range tc.answers {
-				if !poll(func() bool { return answers("unix", filepath.Join(short, at)) }) {
+				if !fixture.Poll(func() bool { return fixture.Answers("unix", filepath.Join(short, at)) }) {
 					t.Errorf("nothing answers at %s", at)
 				}
 			}
@@ -256,13 +257,13 @@ func TestBehindNginx(t *testing.T) {
 	if err != nil {
 		t.Skip("needs nginx in PATH")
 	}
-	h := newFixture(t)
-	h.kill9()
+	h := fixture.New(t)
+	h.Kill9()
 	token := strings.Repeat("k", 40)
-	if err := os.WriteFile(filepath.Join(h.home, "settings.yaml"), []byte("hosts: [box.example.org]\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.Dir, "settings.yaml"), []byte("hosts: [box.example.org]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	daemon := strings.TrimPrefix(h.startListening(token), "tcp://")
+	daemon := strings.TrimPrefix(startListening(h, token), "tcp://")
 	dir := t.TempDir()
 	cert, roots, err := siteCertificate([]string{"box.example.org"})
 	if err != nil {
@@ -300,7 +301,7 @@ func TestBehindNginx(t *testing.T) {
 			t.Errorf("nginx ended with %v\n%s", err, says.String())
 		}
 	})
-	if !poll(func() bool { return answers("tcp", front) }) {
+	if !fixture.Poll(func() bool { return fixture.Answers("tcp", front) }) {
 		t.Fatal("nginx does not answer")
 	}
 	toFront := func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/test/fixture"
 	"github.com/cloche-dev/cloche/test/longtest"
 )
 
@@ -33,8 +34,8 @@ func TestMCPServerOutlivesTheDaemon(t *testing.T) {
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Skipf("needs the server's package: npm install %s: %v\n%s", mcpServer, err, out)
 	}
-	h := newFixture(t)
-	c, err := client.New(client.Options{Host: "unix://" + h.socket()})
+	h := fixture.New(t)
+	c, err := client.New(client.Options{Host: "unix://" + h.Socket()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +45,7 @@ func TestMCPServerOutlivesTheDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer h.try("rm", "-f", "mcp")
+	defer h.Try("rm", "-f", "mcp")
 	spec := api.ProcessSpec{OpenStdin: true}
 	spec.ExecID = "everything"
 	spec.Argv = []string{node, "node_modules/@modelcontextprotocol/server-everything/dist/index.js", "stdio"}
@@ -85,8 +86,8 @@ func TestMCPServerOutlivesTheDaemon(t *testing.T) {
 		t.Fatalf("tools: %+v, %v", tools, err)
 	}
 	ask("before", "said before the daemon died")
-	h.kill9()
-	h.start()
+	h.Kill9()
+	h.Start()
 	ask("after", "said after it came back")
 	ask("a large message", strings.Repeat("x", 1<<20))
 

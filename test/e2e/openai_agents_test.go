@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // openaiVar names directories, apart by colons, each of which holds the openai-agents package of
@@ -31,16 +33,16 @@ func checkOpenAIAgents(t *testing.T, dir string) {
 			t.Skipf("needs the packages openai-agents, pytest and setuptools: set %s to a directory into which pip installed them", openaiVar)
 		}
 	}
-	h := newFixture(t)
-	h.kill9()
+	h := fixture.New(t)
+	h.Kill9()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 15*time.Minute))
 	defer cancel()
 	venv := newVenv(ctx, t, dir)
 	token := strings.Repeat("k", 40)
-	tcp := h.startListening(token)
+	tcp := startListening(h, token)
 
 	venv.check(ctx, t, h, map[string]suite{
-		"unix": {[]string{"CLOCHE_HOST=unix://" + h.socket()}, []string{"openai_checks"}},
+		"unix": {[]string{"CLOCHE_HOST=unix://" + h.Socket()}, []string{"openai_checks"}},
 		"tcp": {
 			[]string{"CLOCHE_HOST=" + tcp, "CLOCHE_TOKEN=" + token},
 			[]string{"openai_checks/test_lifecycle.py", "openai_checks/test_commands.py::test_exposed_ports"},

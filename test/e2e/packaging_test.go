@@ -20,6 +20,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // composed is what compose.yaml gives the daemon's container.
@@ -135,12 +136,12 @@ func TestInContainer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a run without -short: it starts a Docker daemon and sandboxes")
 	}
-	d := containerDaemon(t, dockertest.Docker)
+	d := fixture.ContainerDaemon(t, dockertest.Docker)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	b := &boxed{T: t, ctx: ctx, d: d}
-	nsjail := os.Getenv(nsjailVar)
-	b.start(b.image(binary(t), nsjail), readComposed(t))
+	nsjail := os.Getenv(fixture.EnvNsjail)
+	b.start(b.image(fixture.Binary(t), nsjail), readComposed(t))
 
 	if out, found := b.try("grep", "-E", " cgroup2? rw,", "/proc/mounts"); found == 0 {
 		t.Errorf("the container's cgroup filesystem can be written: %s", out)
@@ -155,7 +156,7 @@ func TestInContainer(t *testing.T) {
 	for _, engine := range []string{"gvisor", "native", "nsjail"} {
 		t.Run(engine, func(t *testing.T) {
 			if engine == "nsjail" && nsjail == "" {
-				t.Skipf("needs %s, the binary of nsjail", nsjailVar)
+				t.Skipf("needs %s, the binary of nsjail", fixture.EnvNsjail)
 			}
 			b := b.within(t)
 			if says := engine + ": usable"; !strings.Contains(doctor, says) {
@@ -172,10 +173,10 @@ func TestDoctorInContainer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a run without -short: it starts a Docker daemon and sandboxes")
 	}
-	d := containerDaemon(t, dockertest.Docker)
+	d := fixture.ContainerDaemon(t, dockertest.Docker)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	image := (&boxed{T: t, ctx: ctx, d: d}).image(binary(t), "")
+	image := (&boxed{T: t, ctx: ctx, d: d}).image(fixture.Binary(t), "")
 	for name, c := range map[string]struct {
 		engine, says, mend string
 		change             func(*container.HostConfig)
@@ -317,7 +318,7 @@ func (b *boxed) start(image string, c composed, change ...func(*container.HostCo
 		b.Fatal(err)
 	}
 	b.id = made.ID
-	if !poll(func() bool { _, code := b.try("cloche", "ls"); return code == 0 }) {
+	if !fixture.Poll(func() bool { _, code := b.try("cloche", "ls"); return code == 0 }) {
 		b.Fatal("the daemon in the container does not listen")
 	}
 }

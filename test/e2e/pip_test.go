@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/test/fixture"
 	"github.com/cloche-dev/cloche/test/longtest"
 )
 
@@ -30,7 +31,7 @@ func TestPipInstallsInHost(t *testing.T) {
 	}
 	served := httptest.NewServer(index)
 	t.Cleanup(served.Close)
-	h := newFixture(t)
+	h := fixture.New(t)
 	program := `set -e
 pip install --disable-pip-version-check cowsay
 cowsay -t 'said inside'
@@ -45,16 +46,16 @@ sh -c 'command -v cowsay'`
 			args := append([]string{
 				"run", "--user", user, "--endpoint", "index=" + served.URL, "--env", "PIP_INDEX_URL=http://" + api.DefaultEndpointListen + "/simple/",
 			}, more...)
-			out, status := h.try(append(args, "--", "/bin/sh", "-c", program)...)
+			out, status := h.Try(append(args, "--", "/bin/sh", "-c", program)...)
 			if status != 0 || !strings.Contains(out, "| said inside |") || !strings.Contains(out, "True\n") || !strings.Contains(out, "/.local/bin/cowsay\n") {
 				t.Errorf("user %s, %v: status %d\n%s", user, more, status, out)
 			}
 		}
 	}
-	out, status := h.try("run", "--", "/bin/sh", "-c", "printenv PATH; PATH=/usr/bin:~/x; export PATH; printenv PATH")
+	out, status := h.Try("run", "--", "/bin/sh", "-c", "printenv PATH; PATH=/usr/bin:~/x; export PATH; printenv PATH")
 	// A plain user's daemon says first what it does not enforce.
 	if status != 0 || !strings.Contains("\n"+out, "\n/root/.local/bin:") || strings.Contains(out, "~") {
 		t.Errorf("status %d\n%s", status, out)
 	}
-	h.left()
+	h.Left()
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/test/fixture"
 	"github.com/cloche-dev/cloche/test/longtest"
 )
 
@@ -147,14 +148,14 @@ func (b *browser) shows(text string) {
 	b.t.Fatalf("the page shows %q, want %q", body, text)
 }
 
-// served is a sandbox with a program that listens on a port, which is open.
-func (h *fixture) served(t *testing.T, c *client.Client, dir string, port int, env map[string]string, argv ...string) (*client.Sandbox, api.OpenedPort) {
+// servePort is a sandbox with a program that listens on a port, which is open.
+func servePort(h *fixture.Fixture, t *testing.T, c *client.Client, dir string, port int, env map[string]string, argv ...string) (*client.Sandbox, api.OpenedPort) {
 	t.Helper()
 	sb, err := c.Create(t.Context(), api.SandboxSpec{Workspace: &api.Workspace{Dir: dir}, Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { h.try("rm", "-f", sb.ID) })
+	t.Cleanup(func() { h.Try("rm", "-f", sb.ID) })
 	spec := api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "server", Argv: argv}, Ready: &api.Readiness{Port: port}}
 	if _, err := sb.StartProcess(t.Context(), spec); err != nil {
 		t.Fatal(err)
@@ -210,8 +211,8 @@ func TestFlaskInABrowser(t *testing.T) {
 		t.Skip("needs " + flaskVar)
 	}
 	b := newBrowser(t)
-	h := newFixture(t)
-	c, err := client.New(client.Options{Host: "unix://" + h.socket()})
+	h := fixture.New(t)
+	c, err := client.New(client.Options{Host: "unix://" + h.Socket()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +224,7 @@ func TestFlaskInABrowser(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "app.py"), []byte(flaskApp), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sb, opened := h.served(t, c, dir, 8000, map[string]string{"PYTHONPATH": "packages"}, "/usr/bin/python3", "app.py")
+	sb, opened := servePort(h, t, c, dir, 8000, map[string]string{"PYTHONPATH": "packages"}, "/usr/bin/python3", "app.py")
 	b.visit(opened.AccessURL)
 	b.shows("Flask, visit 1")
 	if at := b.eval("location.href"); at != opened.URL {
@@ -248,7 +249,7 @@ func TestFlaskInABrowser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer h.try("rm", "-f", other.ID)
+	defer h.Try("rm", "-f", other.ID)
 	foreign, err := c.OpenPort(t.Context(), other.ID, api.PortSpec{Port: 9})
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +268,7 @@ func TestFlaskInABrowser(t *testing.T) {
 }
 
 // manySockets measures execs while 200 streams to an open port are open.
-func manySockets(t *testing.T, c *client.Client, sb *client.Sandbox, h *fixture) {
+func manySockets(t *testing.T, c *client.Client, sb *client.Sandbox, h *fixture.Fixture) {
 	opened, err := c.OpenPort(t.Context(), sb.ID, api.PortSpec{Port: 8000})
 	if err != nil {
 		t.Fatal(err)
@@ -335,13 +336,13 @@ func TestViteInABrowser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := newFixture(t)
-	c, err := client.New(client.Options{Host: "unix://" + h.socket()})
+	h := fixture.New(t)
+	c, err := client.New(client.Options{Host: "unix://" + h.Socket()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	sb, opened := h.served(t, c, dir, 5173, nil, node, "node_modules/vite/bin/vite.js", "--port", "5173", "--strictPort")
+	sb, opened := servePort(h, t, c, dir, 5173, nil, node, "node_modules/vite/bin/vite.js", "--port", "5173", "--strictPort")
 	b.visit(opened.AccessURL)
 	b.shows("first text")
 	b.eval("window.sameDocument = true")

@@ -4,7 +4,6 @@ package e2e_test
 
 import (
 	"context"
-	"github.com/cloche-dev/cloche/test/freeport"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cloche-dev/cloche/test/fixture"
+	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 // TestPython installs sdk/python into a virtual environment of its own, with what it
@@ -27,21 +29,21 @@ func TestPython(t *testing.T) {
 			t.Skipf("needs the packages httpx, pytest, setuptools and PyYAML: set %s to a directory into which pip installed them", pypiVar)
 		}
 	}
-	h := newFixture(t)
-	h.kill9()
+	h := fixture.New(t)
+	h.Kill9()
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 12*time.Minute))
 	defer cancel()
 	venv := newVenv(ctx, t, pypi)
 	// So that endpoints work over TCP.
 	policy := "endpoints: [{target: \"client\", tenants: [tcp, local]}]\n"
-	if err := os.WriteFile(filepath.Join(h.home, "policy.yaml"), []byte(policy), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.Dir, "policy.yaml"), []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	token := strings.Repeat("k", 40)
-	tcp := h.startListening(token)
+	tcp := startListening(h, token)
 
 	venv.check(ctx, t, h, map[string]suite{
-		"unix": {[]string{"CLOCHE_HOST=unix://" + h.socket(), "CLOCHE_BIN=" + h.bin}, []string{"checks", "conformance"}},
+		"unix": {[]string{"CLOCHE_HOST=unix://" + h.Socket(), "CLOCHE_BIN=" + h.Bin}, []string{"checks", "conformance"}},
 		"tcp":  {[]string{"CLOCHE_HOST=" + tcp, "CLOCHE_TOKEN=" + token}, []string{"conformance"}},
 	})
 }
@@ -50,7 +52,7 @@ func TestPython(t *testing.T) {
 type suite struct{ env, tests []string }
 
 // check runs suites at the same time, after which the daemon must have nothing left.
-func (v *venv) check(ctx context.Context, t *testing.T, h *fixture, suites map[string]suite) {
+func (v *venv) check(ctx context.Context, t *testing.T, h *fixture.Fixture, suites map[string]suite) {
 	t.Helper()
 	var all sync.WaitGroup
 	for name, run := range suites {
@@ -66,7 +68,7 @@ func (v *venv) check(ctx context.Context, t *testing.T, h *fixture, suites map[s
 		})
 	}
 	all.Wait()
-	if left := h.names(); len(left) > 0 {
+	if left := h.Names(); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
@@ -121,28 +123,28 @@ func (v *venv) python(ctx context.Context, t *testing.T, args ...string) *exec.C
 
 // startListening starts the daemon at its socket and at a port, whose address it
 // returns when it answers there. A port that another process got first is not tried again.
-func (h *fixture) startListening(token string) string {
-	h.t.Helper()
+func startListening(h *fixture.Fixture, token string) string {
+	h.T.Helper()
 	for range 3 {
-		addr := "127.0.0.1:" + strconv.Itoa(freeport.Free(h.t))
-		out, err := os.OpenFile(h.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		addr := "127.0.0.1:" + strconv.Itoa(freeport.Free(h.T))
+		out, err := os.OpenFile(h.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
-			h.t.Fatal(err)
+			h.T.Fatal(err)
 		}
-		h.daemon = exec.Command(h.bin, "serve", "--home", h.home, "--listen", "unix://"+h.socket(), "--listen", "tcp://"+addr)
-		h.daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		h.daemon.Env = append(os.Environ(), "CLOCHE_TOKEN="+token)
-		h.daemon.Stderr = out
-		err = h.daemon.Start()
+		h.Daemon = exec.Command(h.Bin, "serve", "--home", h.Dir, "--listen", "unix://"+h.Socket(), "--listen", "tcp://"+addr)
+		h.Daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		h.Daemon.Env = append(os.Environ(), "CLOCHE_TOKEN="+token)
+		h.Daemon.Stderr = out
+		err = h.Daemon.Start()
 		out.Close()
 		if err != nil {
-			h.t.Fatal(err)
+			h.T.Fatal(err)
 		}
-		if poll(func() bool { return answers("tcp", addr) }) {
+		if fixture.Poll(func() bool { return fixture.Answers("tcp", addr) }) {
 			return "tcp://" + addr
 		}
-		h.kill9()
+		h.Kill9()
 	}
-	h.t.Fatalf("the daemon listens at no port:\n%s", h.lastWords())
+	h.T.Fatalf("the daemon listens at no port:\n%s", h.LastWords())
 	return ""
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // TestQuickstart runs the sh blocks of docs/quickstart.md as one script, as they are written.
@@ -17,7 +19,7 @@ func TestQuickstart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a run without -short: it makes a dozen sandboxes")
 	}
-	bin := binary(t)
+	bin := fixture.Binary(t)
 	if out, err := exec.CommandContext(t.Context(), bin, "doctor", "--home", t.TempDir()).CombinedOutput(); err != nil {
 		t.Skipf("needs a usable engine: cloche doctor says\n%s", out)
 	}

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // readmeLine is what a line of the README's ten minutes does, where it does more than end
@@ -135,7 +137,7 @@ func TestReadme(t *testing.T) {
 			t.Errorf("the README has no line %q", known)
 		}
 	}
-	bin := binary(t)
+	bin := fixture.Binary(t)
 	if out, err := exec.CommandContext(t.Context(), bin, "doctor", "--home", t.TempDir()).CombinedOutput(); err != nil {
 		t.Skipf("needs a usable engine: cloche doctor says\n%s", out)
 	}
@@ -200,7 +202,7 @@ func newReader(t *testing.T, bin string) *reader {
 // claimPorts waits until no other run of this test has the README's ports.
 func claimPorts(t *testing.T) {
 	var claim net.Listener
-	if !poll(func() (ok bool) {
+	if !fixture.Poll(func() (ok bool) {
 		var err error
 		claim, err = net.Listen("unix", "@cloche-readme-test")
 		return err == nil
@@ -235,7 +237,7 @@ func (r *reader) line(t *testing.T, line string) {
 	}
 	if want.stays {
 		r.beside = cmd
-		if !poll(func() bool { return r.command("cloche", "ls").Run() == nil }) {
+		if !fixture.Poll(func() bool { return r.command("cloche", "ls").Run() == nil }) {
 			t.Fatalf("it does not serve:\n%s", out)
 		}
 		return

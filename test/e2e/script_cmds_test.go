@@ -20,44 +20,15 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-)
 
-// patience bounds every wait of a script.
-const patience = time.Minute
+	"github.com/cloche-dev/cloche/test/fixture"
+)
 
 type stateKey struct{}
 
-// scriptState is what the commands of one script share.
-type scriptState struct {
-	bin, home string
-	daemon    *exec.Cmd
-	// groupsBefore are empty cgroups of others that were there before.
-	groupsBefore []string
-}
-
-func state(ts *testscript.TestScript) *scriptState { return ts.Value(stateKey{}).(*scriptState) }
-
-// tearDown ends what a script that failed left running.
-func (s *scriptState) tearDown() {
-	if s.daemon != nil {
-		// It removes the cgroup of the sentry that it keeps ready, if it can.
-		_ = s.daemon.Process.Signal(syscall.SIGTERM)
-		late := time.AfterFunc(10*time.Second, func() { _ = s.daemon.Process.Kill() })
-		_ = s.daemon.Wait()
-		late.Stop()
-	}
-	for _, p := range s.processes() {
-		_ = syscall.Kill(p.pid, syscall.SIGKILL)
-	}
-	for _, left := range s.leftMounts() {
-		_ = exec.Command("umount", "--lazy", strings.TrimPrefix(left, "mount ")).Run()
-	}
-	_ = exec.Command("chmod", "-R", "u+rwx", s.home).Run()
-	_ = os.RemoveAll(s.home)
-}
+func state(ts *testscript.TestScript) *fixture.Home { return ts.Value(stateKey{}).(*fixture.Home) }
 
 // status N cmd args… runs a command that must exit with N.
 func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
@@ -85,28 +56,28 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: daemon start [flags...] | stop | kill9 | upgrade [FILE] | rss VAR")
 	}
 	switch {
-	case args[0] == "upgrade" && s.daemon == nil:
-		ts.Check(upgrade(s.bin, args[1:]...))
+	case args[0] == "upgrade" && s.Daemon == nil:
+		ts.Check(upgrade(s.Bin, args[1:]...))
 		return
-	case args[0] == "start" && s.daemon == nil:
-		s.startDaemon(ts, args[1:])
+	case args[0] == "start" && s.Daemon == nil:
+		startDaemon(s, ts, args[1:])
 		return
-	case s.daemon == nil:
+	case s.Daemon == nil:
 		ts.Fatalf("no daemon runs")
 	}
 	switch args[0] {
 	case "stop":
-		ts.Check(s.daemon.Process.Signal(syscall.SIGTERM))
-		if err := s.daemon.Wait(); err != nil {
+		ts.Check(s.Daemon.Process.Signal(syscall.SIGTERM))
+		if err := s.Daemon.Wait(); err != nil {
 			ts.Fatalf("the daemon ended with %v\n%s", err, ts.ReadFile("daemon.log"))
 		}
-		s.daemon = nil
+		s.Daemon = nil
 	case "kill9":
-		ts.Check(s.daemon.Process.Kill())
-		_ = s.daemon.Wait()
-		s.daemon = nil
+		ts.Check(s.Daemon.Process.Kill())
+		_ = s.Daemon.Wait()
+		s.Daemon = nil
 	case "rss":
-		ts.Setenv(args[1], strconv.Itoa(rss(ts, s.daemon.Process.Pid)))
+		ts.Setenv(args[1], strconv.Itoa(rss(ts, s.Daemon.Process.Pid)))
 	default:
 		ts.Fatalf("daemon: what is %q?", args[0])
 	}
@@ -129,7 +100,7 @@ func upgrade(bin string, other ...string) error {
 var setting = regexp.MustCompile(`^[A-Z_]+=`)
 
 // startDaemon takes flags, and variables of its environment as NAME=VALUE.
-func (s *scriptState) startDaemon(ts *testscript.TestScript, flags []string) {
+func startDaemon(s *fixture.Home, ts *testscript.TestScript, flags []string) {
 	var settings []string
 	flags = slices.DeleteFunc(slices.Clone(flags), func(f string) bool {
 		set := setting.MatchString(f)
@@ -141,54 +112,21 @@ func (s *scriptState) startDaemon(ts *testscript.TestScript, flags []string) {
 	log, err := os.OpenFile(ts.MkAbs("daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	ts.Check(err)
 	defer log.Close()
-	cmd := exec.Command(s.bin, append([]string{"serve"}, flags...)...)
+	cmd := exec.Command(s.Bin, append([]string{"serve"}, flags...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, ts.MkAbs(".")
-	cmd.Env = []string{"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME"), "CLOCHE_HOME=" + s.home, "CLOCHE_TOKEN=" + ts.Getenv("CLOCHE_TOKEN")}
+	cmd.Env = []string{"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME"), "CLOCHE_HOME=" + s.Dir, "CLOCHE_TOKEN=" + ts.Getenv("CLOCHE_TOKEN")}
 	cmd.Env = append(cmd.Env, settings...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	ts.Check(cmd.Start())
-	s.daemon = cmd
-	host := "unix://" + filepath.Join(s.home, "cloche.sock")
+	s.Daemon = cmd
+	host := "unix://" + filepath.Join(s.Dir, "cloche.sock")
 	if i := slices.Index(flags, "--listen"); i >= 0 {
 		host = flags[i+1]
 	}
 	network, addr, _ := strings.Cut(host, "://")
-	if !poll(func() bool { return answers(network, addr) }) {
+	if !fixture.Poll(func() bool { return fixture.Answers(network, addr) }) {
 		ts.Fatalf("the daemon does not answer at %s:\n%s", host, ts.ReadFile("daemon.log"))
 	}
-}
-
-// answers says whether a daemon speaks at an address. That one can connect says less:
-// what a killed daemon was just starting has its socket for a moment.
-func answers(network, addr string) bool {
-	conn, err := net.DialTimeout(network, addr, time.Second)
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		return false
-	}
-	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
-		return false
-	}
-	n, _ := conn.Read(make([]byte, 1))
-	return n > 0
-}
-
-// poll asks until it is so, or until patience ends.
-func poll(isSo func() bool) bool {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for !isSo() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			return isSo()
-		}
-	}
-	return true
 }
 
 // rss is the resident memory of a process in KiB.
@@ -265,7 +203,7 @@ func cmdJSON(ts *testscript.TestScript, neg bool, args []string) {
 
 // eventually cmd args… runs a command until it succeeds.
 func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
-	if !poll(func() bool { return (ts.Exec(args[0], args[1:]...) == nil) != neg }) {
+	if !fixture.Poll(func() bool { return (ts.Exec(args[0], args[1:]...) == nil) != neg }) {
 		ts.Fatalf("%v never did", args)
 	}
 }
@@ -296,35 +234,10 @@ func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: signal INT|TERM|KILL|STOP FILE")
 	}
 	if sig == syscall.SIGSTOP {
-		ts.Check(stopProcess(pid))
+		ts.Check(fixture.StopProcess(pid))
 		return
 	}
 	ts.Check(syscall.Kill(pid, sig))
-}
-
-// stopProcess stops a process and returns when all of its threads have stopped. The signal alone
-// returns before that: on a busy machine a thread may still answer a request that comes later.
-func stopProcess(pid int) error {
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		return err
-	}
-	running := ""
-	if !poll(func() bool { running = runningThread(pid); return running == "" }) {
-		return fmt.Errorf("process %d does not stop: %s", pid, running)
-	}
-	return nil
-}
-
-// runningThread returns the directory and the state of a thread that has not stopped, or "".
-func runningThread(pid int) string {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
-	for _, dir := range threads {
-		// No field means that the thread has ended.
-		if fields := statFields(dir); len(fields) > 0 && !slices.Contains([]string{"T", "t", "Z", "X"}, fields[0]) {
-			return dir + " is in state " + fields[0]
-		}
-	}
-	return ""
 }
 
 // sentries SIGNAL sends a signal to every process of the sandboxes.
@@ -334,10 +247,10 @@ func cmdSentries(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	s := state(ts)
 	n := 0
-	for _, p := range s.processes() {
-		if s.daemon == nil || p.pid != s.daemon.Process.Pid {
+	for _, p := range s.Processes() {
+		if s.Daemon == nil || p.PID != s.Daemon.Process.Pid {
 			n++
-			if err := syscall.Kill(p.pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
+			if err := syscall.Kill(p.PID, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
 				ts.Check(err) // one that died with another is dead enough
 			}
 		}
@@ -362,7 +275,7 @@ func cmdRawName(ts *testscript.TestScript, neg bool, args []string) {
 // http METHOD PATH [-H 'Key: value'] [-d BODY | -f FILE | -big BYTES] [-tcp ADDR] speaks
 // to the daemon as no Cloche client would. The status and the body are stdout.
 func cmdHTTP(ts *testscript.TestScript, neg bool, args []string) {
-	network, addr := "unix", filepath.Join(state(ts).home, "cloche.sock")
+	network, addr := "unix", filepath.Join(state(ts).Dir, "cloche.sock")
 	var body io.Reader
 	h := http.Header{}
 	host := "cloche"
@@ -381,12 +294,12 @@ func cmdHTTP(ts *testscript.TestScript, neg bool, args []string) {
 		case "-big":
 			n, err := strconv.ParseInt(rest[1], 10, 64)
 			ts.Check(err)
-			body = io.MultiReader(strings.NewReader(`{"name":"`), io.LimitReader(letters{}, n), strings.NewReader(`"}`))
+			body = io.MultiReader(strings.NewReader(`{"name":"`), io.LimitReader(fixture.Letters{}, n), strings.NewReader(`"}`))
 		case "-tcp":
 			network, addr, host = "tcp", rest[1], rest[1]
 		}
 	}
-	c := http.Client{Timeout: patience, Transport: &http.Transport{
+	c := http.Client{Timeout: fixture.Patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -407,14 +320,4 @@ func addrOr(host string) string {
 		return "cloche"
 	}
 	return host
-}
-
-// letters is an endless text.
-type letters struct{}
-
-func (letters) Read(p []byte) (int, error) {
-	for i := range p {
-		p[i] = 'a'
-	}
-	return len(p), nil
 }

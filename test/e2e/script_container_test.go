@@ -55,7 +55,7 @@ func cmdContainer(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Check(err)
 		}
 		settings := name + ": {host: '" + host + "'}\n"
-		ts.Check(os.WriteFile(filepath.Join(state(ts).home, "settings.yaml"), []byte(settings), 0o600))
+		ts.Check(os.WriteFile(filepath.Join(state(ts).Dir, "settings.yaml"), []byte(settings), 0o600))
 	case "volumes":
 		list, err := d.Client.VolumeList(ctx, client.VolumeListOptions{})
 		ts.Check(err)

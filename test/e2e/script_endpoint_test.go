@@ -5,7 +5,6 @@ package e2e_test
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -14,41 +13,11 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
-
-// envCaller names the program caller, built, for scripts that run as another user.
-const envCaller = "CLOCHE_TEST_CALLER"
-
-// callerOnce builds the program that asks endpoints from inside, and is their target
-// outside.
-var callerOnce = sync.OnceValues(func() (string, error) {
-	if given := os.Getenv(envCaller); given != "" {
-		return given, nil
-	}
-	bin, err := buildOnce()
-	if err != nil {
-		return "", err
-	}
-	out := filepath.Join(filepath.Dir(bin), "caller")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "./test/caller")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build caller: %w\n%s", err, said)
-	}
-	return out, nil
-})
-
-func callerProgram(t *testing.T) string {
-	t.Helper()
-	out, err := callerOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
 
 // caller serve [MS]: sets $CALLER to the program, which runs in any image, and starts
 // its target at $TARGET, whose bytes without HTTP are at $RAW.
@@ -69,7 +38,7 @@ func cmdCaller(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func serveCaller(ts *testscript.TestScript, thought string) {
-	bin, err := callerOnce()
+	bin, err := fixture.BuildCaller()
 	ts.Check(err)
 	cmd := exec.Command(bin, "serve", thought)
 	out, err := cmd.StdoutPipe()
@@ -99,8 +68,8 @@ func watchNamespaces(ts *testscript.TestScript) {
 		own, err := os.Readlink("/proc/self/ns/net")
 		ts.Check(err)
 		of := map[string]bool{}
-		for _, p := range state(ts).ofSandboxes() {
-			if ns, err := os.Readlink("/proc/" + strconv.Itoa(p.pid) + "/ns/net"); err == nil && ns != own {
+		for _, p := range state(ts).OfSandboxes() {
+			if ns, err := os.Readlink("/proc/" + strconv.Itoa(p.PID) + "/ns/net"); err == nil && ns != own {
 				of[ns] = true
 			}
 		}
@@ -111,7 +80,7 @@ func watchNamespaces(ts *testscript.TestScript) {
 		return
 	}
 	left := ""
-	gone := poll(func() bool {
+	gone := fixture.Poll(func() bool {
 		left = ""
 		links, _ := filepath.Glob("/proc/[0-9]*/ns/net")
 		for _, l := range links {

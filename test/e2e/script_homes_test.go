@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // homesDir has the homes that earlier versions made (make.sh), with the answers of
@@ -35,12 +37,12 @@ func cmdKeptHome(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	s := state(ts)
 	archive := filepath.Join(ts.Getenv("SCRIPTS"), homesDir, args[0]+".tar.gz")
-	out, err := exec.Command("tar", "-xzf", archive, "-C", s.home, "--strip-components=1").CombinedOutput()
+	out, err := exec.Command("tar", "-xzf", archive, "-C", s.Dir, "--strip-components=1").CombinedOutput()
 	if err != nil {
 		ts.Fatalf("tar: %v\n%s", err, out)
 	}
 	today := []byte(time.Now().UTC().Format(time.DateOnly) + "T00:00:0")
-	ts.Check(filepath.WalkDir(filepath.Join(s.home, "owners"), func(path string, d fs.DirEntry, err error) error {
+	ts.Check(filepath.WalkDir(filepath.Join(s.Dir, "owners"), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !slices.Contains([]string{"sandbox.json", "processes.json", "process.json", "removed.ndjson"}, d.Name()) {
 			return err
 		}
@@ -67,8 +69,8 @@ func cmdAnswers(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	var routes map[string]any
 	ts.Check(json.Unmarshal(b, &routes))
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(s.home, "cloche.sock"))
+	client := &http.Client{Timeout: fixture.Patience, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(s.Dir, "cloche.sock"))
 	}}}
 	defer client.CloseIdleConnections()
 	var all []string
@@ -188,7 +190,7 @@ func TestUpgradeWhileSandboxesRun(t *testing.T) {
 		}
 	}
 	today := filepath.Join(dir, "today")
-	copyFile(t, binary(t), today)
+	fixture.CopyFile(t, fixture.Binary(t), today)
 	t.Setenv(envToday, today)
 	runFiles(t, bin, []string{"test/e2e/testdata/upgrade/running.txtar"}, scriptTime)
 }

@@ -277,10 +277,10 @@ func cmdHolder(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: holder KILL")
 	}
 	n := 0
-	for _, p := range state(ts).processes() {
-		if p.argv == "cloche-holder" {
+	for _, p := range state(ts).Processes() {
+		if p.Argv == "cloche-holder" {
 			n++
-			ts.Check(syscall.Kill(p.pid, syscall.SIGKILL))
+			ts.Check(syscall.Kill(p.PID, syscall.SIGKILL))
 		}
 	}
 	if n != 1 {

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // TestRemoteOnly drives a daemon as it is on systems that are not Linux, built for this one:
@@ -20,7 +22,7 @@ func TestRemoteOnly(t *testing.T) {
 	if ok, err := condition("dockerd"); err != nil || !ok {
 		t.Skip("needs dockerd (package docker.io) and root, to start a Docker daemon of its own")
 	}
-	binary(t) // and so the agent is there
+	fixture.Binary(t) // and so the agent is there
 	dir, err := os.MkdirTemp("", "cloche-remoteonly-")
 	if err != nil {
 		t.Fatal(err)

@@ -3,28 +3,19 @@
 package e2e_test
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"regexp"
-	"runtime"
-	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
-	"github.com/cloche-dev/cloche/test/longtest"
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 const scriptDir = "test/e2e/testdata/script"
@@ -34,14 +25,6 @@ const scriptDir = "test/e2e/testdata/script"
 const (
 	scriptTime = 8 * time.Minute
 	attackTime = 10 * time.Minute
-)
-
-// The environment of these tests.
-const (
-	// envBin names a built binary to test instead of building one.
-	envBin = "CLOCHE_BIN"
-	// envUser names the normal user of TestScriptsAsUser; root makes it.
-	envUser = "CLOCHE_TEST_USER"
 )
 
 // asUser are the scripts that a normal user runs, and TestScriptsAsUser: what such a user
@@ -64,11 +47,11 @@ func TestAttackScripts(t *testing.T) {
 
 // TestScriptsAsUser runs the basic scripts again as a normal user.
 func TestScriptsAsUser(t *testing.T) {
-	u := newUserTests(t)
-	if err := os.CopyFS(filepath.Join(u.dir, scriptDir), os.DirFS(scriptDir)); err != nil {
+	u := fixture.NewUserTests(t)
+	if err := os.CopyFS(filepath.Join(u.Dir, scriptDir), os.DirFS(scriptDir)); err != nil {
 		t.Fatal(err)
 	}
-	u.give(t)
+	u.Give(t)
 	all, err := filepath.Glob(scriptDir + "/*.txtar")
 	if err != nil {
 		t.Fatal(err)
@@ -76,201 +59,13 @@ func TestScriptsAsUser(t *testing.T) {
 	for _, f := range all {
 		script := strings.TrimSuffix(filepath.Base(f), ".txtar")
 		if asUser.MatchString(script) {
-			t.Run(script, func(t *testing.T) { u.run(t, "^TestScripts$/^"+script+"$") })
+			t.Run(script, func(t *testing.T) { u.Run(t, "^TestScripts$/^"+script+"$") })
 		}
 	}
 }
 
-// TestAttackAsUser runs attacks again on the daemon of a normal user.
-func TestAttackAsUser(t *testing.T) {
-	u := newUserTests(t)
-	u.give(t)
-	for _, name := range []string{"TestAttackDeadline"} {
-		for _, engine := range []string{"gvisor", "native", "nsjail"} {
-			t.Run(name+"/"+engine, func(t *testing.T) { u.run(t, "^"+name+"$/^"+engine+"$") })
-		}
-	}
-}
-
-// userTests are these tests in a directory where a normal user runs them.
-type userTests struct {
-	dir string
-	*user.User
-}
-
-// newUserTests copies the tests and what they are about. They are given to the user by give.
-func newUserTests(t *testing.T) *userTests {
-	t.Helper()
-	name := os.Getenv(envUser)
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: as a normal user the other tests are this one")
-	}
-	if name == "" {
-		t.Skip("needs " + envUser + ": the name of a normal user to run as, made when it does not exist")
-	}
-	u := &userTests{User: normalUser(t, name)}
-	var err error
-	if u.dir, err = os.MkdirTemp("", "cloche-user-"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(u.dir) })
-	if err := os.MkdirAll(filepath.Join(u.dir, "test", "e2e"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	copyFile(t, self, filepath.Join(u.dir, "scripts.test"))
-	copyFile(t, binary(t), filepath.Join(u.dir, "cloche"))
-	copyFile(t, callerProgram(t), filepath.Join(u.dir, "caller"))
-	// What needs it is skipped where it is not.
-	if ok, err := condition("nsjail"); ok && err == nil {
-		found, err := exec.LookPath(nsjailProgram())
-		if err != nil {
-			t.Fatal(err)
-		}
-		copyFile(t, found, filepath.Join(u.dir, "nsjail"))
-	}
-	return u
-}
-
-// give gives all in the directory to the user.
-func (u *userTests) give(t *testing.T) {
-	t.Helper()
-	uid, gid := number(t, u.Uid), number(t, u.Gid)
-	err := filepath.Walk(u.dir, func(p string, _ os.FileInfo, err error) error {
-		return errors.Join(err, os.Lchown(p, uid, gid))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// run runs the tests that a pattern names.
-func (u *userTests) run(t *testing.T, pattern string) {
-	t.Helper()
-	at := func(name string) string { return filepath.Join(u.dir, name) }
-	cmd := exec.CommandContext(t.Context(), at("scripts.test"), "-test.run", pattern, "-test.v")
-	cmd.Dir = filepath.Join(u.dir, "test", "e2e") // TestMain goes to the root of the module from here
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + u.HomeDir, "USER=" + u.Username, "TMPDIR=" + u.dir, envBin + "=" + at("cloche"), envCaller + "=" + at("caller"), envUser + "=" + u.Username, nsjailVar + "=" + at("nsjail")}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(number(t, u.Uid)), Gid: uint32(number(t, u.Gid))}, Setsid: true}
-	out, err := cmd.CombinedOutput()
-	switch {
-	case err != nil:
-		t.Errorf("as %s: %v\n%s", u.Username, err, out)
-	case !passed.Match(out):
-		t.Skipf("%s", reason.Find(out))
-	}
-}
-
-// What runs to its end within a test, and the reason that is given where all is skipped.
-var (
-	passed = regexp.MustCompile(`--- PASS: \S+/`)
-	reason = regexp.MustCompile(`needs [^'\n]+`)
-)
-
-func number(t *testing.T, s string) int {
-	t.Helper()
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-// normalUser finds the user or makes it.
-func normalUser(t *testing.T, name string) *user.User {
-	t.Helper()
-	u, err := user.Lookup(name)
-	if err == nil {
-		return u
-	}
-	if out, err := exec.CommandContext(t.Context(), "useradd", "--create-home", "--shell", "/bin/sh", name).CombinedOutput(); err != nil {
-		t.Skipf("needs a normal user: useradd %s: %v: %s", name, err, out)
-	}
-	if u, err = user.Lookup(name); err != nil {
-		t.Fatal(err)
-	}
-	return u
-}
-
-func copyFile(t *testing.T, from, to string) {
-	t.Helper()
-	in, err := os.Open(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		t.Fatal(err)
-	}
-	if err := out.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// buildOnce builds the binary when the first test asks for it.
-var buildOnce = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "cloche-bin-")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "cloche")
-	if given := os.Getenv(envBin); given != "" {
-		if given, err = filepath.Abs(given); err != nil {
-			return "", err
-		}
-		return bin, errors.Join(os.Symlink(given, bin), os.Chmod(dir, 0o755))
-	}
-	// The agent first: one that an earlier build left would be of other source.
-	agent := filepath.Join("internal", "agent", "embed", "bin", "cloche-agent-linux-"+runtime.GOARCH)
-	for _, args := range [][]string{
-		{"build", "-ldflags=-s -w -buildid=", "-o", agent, "./cmd/cloche-agent"},
-		{"build", "-o", bin, "./cmd/cloche"},
-	} {
-		cmd := exec.Command("go", args...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build: %w\n%s", err, out)
-		}
-	}
-	return bin, os.Chmod(dir, 0o755)
-})
-
-// binary is the built binary. Every test end to end asks for it, so this is where a run
-// with -short skips them.
-func binary(t *testing.T) string {
-	t.Helper()
-	longtest.Skip(t, "it runs the built binary")
-	built.Store(true)
-	bin, err := buildOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bin
-}
-
-// built is whether buildOnce was called: its directory is removed at the end.
-var built atomic.Bool
-
-// TestMain runs the tests at the root of the module, from where they build it and read its files.
-func TestMain(m *testing.M) {
-	if err := os.Chdir("../.."); err != nil {
-		panic(err)
-	}
-	status := m.Run()
-	if built.Load() {
-		if bin, err := buildOnce(); err == nil {
-			_ = os.RemoveAll(filepath.Dir(bin))
-		}
-	}
-	os.Exit(status)
-}
+// TestMain runs the tests at the root of the module.
+func TestMain(m *testing.M) { os.Exit(fixture.Main(m)) }
 
 // runScripts runs the scripts that choose names.
 func runScripts(t *testing.T, each time.Duration, choose func(string) bool) {
@@ -288,7 +83,7 @@ func runScripts(t *testing.T, each time.Duration, choose func(string) bool) {
 			t.Run(name, func(t *testing.T) { t.Skip("needs root: it is about more than a normal user is promised") })
 		}
 	}
-	bin := binary(t)
+	bin := fixture.Binary(t)
 	if out, err := exec.CommandContext(t.Context(), bin, "doctor", "--home", t.TempDir()).CombinedOutput(); err != nil {
 		t.Skipf("needs a usable engine: cloche doctor says\n%s", out)
 	}
@@ -331,12 +126,6 @@ func (t oneByOne) Run(name string, f func(testscript.T)) {
 	t.T.Run(name, func(t *testing.T) { f(oneByOne{t}) })
 }
 
-// nsjailVar names the nsjail binary to test with; without it that in PATH is.
-const nsjailVar = "CLOCHE_TEST_NSJAIL"
-
-// nsjailProgram is that binary, or a name to look for in PATH.
-func nsjailProgram() string { return cmp.Or(os.Getenv(nsjailVar), "nsjail") }
-
 // condition adds [root], and [busybox] for a static one to make images of.
 func condition(name string) (bool, error) {
 	switch name {
@@ -353,8 +142,7 @@ func condition(name string) (bool, error) {
 	case "dockerd", "podman":
 		return dockertest.Can(name) == nil, nil
 	case "nsjail":
-		// Not where a library is missing that it is linked with.
-		return exec.Command(nsjailProgram(), "--help").Run() == nil, nil
+		return fixture.HasNsjail(), nil
 	}
 	return false, fmt.Errorf("there is no condition %q", name)
 }
@@ -384,9 +172,9 @@ func setUp(e *testscript.Env, bin string) error {
 	if err != nil {
 		return err
 	}
-	s := &scriptState{bin: bin, home: home, groupsBefore: emptyGroups(home)}
+	s := &fixture.Home{Bin: bin, Dir: home, GroupsBefore: fixture.EmptyGroups(home)}
 	e.Values[stateKey{}] = s
-	e.Defer(s.tearDown)
+	e.Defer(s.TearDown)
 	e.Defer(func() { tellDaemonLog(e) })
 	in := &scriptInternet{}
 	e.Values[internetKey{}] = in
@@ -410,7 +198,7 @@ func setUp(e *testscript.Env, bin string) error {
 	e.Setenv("TODAY", os.Getenv(envToday))
 	e.Setenv("PATH", filepath.Dir(bin)+":/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	e.Setenv("HOME", e.WorkDir)
-	e.Setenv("NSJAIL", nsjailProgram())
+	e.Setenv("NSJAIL", fixture.NsjailProgram())
 	e.Setenv("LC_ALL", "C.UTF-8")
 	// A terminal multiplexer's socket, short for the same reason.
 	e.Setenv("SOCK", home+"-tmux")

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // envWine names a directory with a Debian root filesystem in which Wine is, new enough for
@@ -66,7 +68,7 @@ func TestWindows(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	exe := filepath.Join(dir, "cloche.exe")
 	bin := wine(t, dir, exe)
-	binary(t) // and so the agent is there
+	fixture.Binary(t) // and so the agent is there
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", exe, "./cmd/cloche")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=windows")
 	if out, err := cmd.CombinedOutput(); err != nil {

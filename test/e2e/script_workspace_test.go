@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // loops N waits until N loop devices have a file of the home.
@@ -19,17 +21,17 @@ func cmdLoops(ts *testscript.TestScript, neg bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	s := state(ts)
-	if !poll(func() bool { return len(s.leftLoops()) == want }) {
-		ts.Fatalf("want %d loop devices, have %q", want, s.leftLoops())
+	if !fixture.Poll(func() bool { return len(leftLoops(s)) == want }) {
+		ts.Fatalf("want %d loop devices, have %q", want, leftLoops(s))
 	}
 }
 
 // leftLoops are the loop devices that have a file of the home.
-func (s *scriptState) leftLoops() []string {
+func leftLoops(s *fixture.Home) []string {
 	var left []string
 	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, f := range files {
-		if data, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(data), s.home+"/") {
+		if data, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(data), s.Dir+"/") {
 			left = append(left, "loop device of "+strings.TrimSpace(string(data)))
 		}
 	}

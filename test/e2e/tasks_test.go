@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloche-dev/cloche/test/fixture"
 	"github.com/cloche-dev/cloche/test/longtest"
 )
 
@@ -81,7 +82,7 @@ func needsHTTPX() string {
 // Other blocks are not run. Public hosts are played by servers on loopback.
 func TestTasks(t *testing.T) {
 	longtest.Skip(t, "it makes some sandboxes for each page")
-	bin := binary(t)
+	bin := fixture.Binary(t)
 	if out, err := exec.CommandContext(t.Context(), bin, "doctor", "--home", t.TempDir()).CombinedOutput(); err != nil {
 		t.Skipf("needs a usable engine: cloche doctor says\n%s", out)
 	}
@@ -103,18 +104,18 @@ func TestTasks(t *testing.T) {
 
 // TestTasksAsUser runs the pages again as a normal user.
 func TestTasksAsUser(t *testing.T) {
-	u := newUserTests(t)
-	if err := os.CopyFS(filepath.Join(u.dir, taskDir), os.DirFS(taskDir)); err != nil {
+	u := fixture.NewUserTests(t)
+	if err := os.CopyFS(filepath.Join(u.Dir, taskDir), os.DirFS(taskDir)); err != nil {
 		t.Fatal(err)
 	}
-	u.give(t)
+	u.Give(t)
 	pages, err := filepath.Glob(taskDir + "/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, page := range pages {
 		name := strings.TrimSuffix(filepath.Base(page), ".md")
-		t.Run(name, func(t *testing.T) { u.run(t, "^TestTasks$/^"+name+"$") })
+		t.Run(name, func(t *testing.T) { u.Run(t, "^TestTasks$/^"+name+"$") })
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // verifiersVar names a directory that holds the verifiers package of PyPI with all that
@@ -22,7 +24,7 @@ func TestVerifiers(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "verifiers", "__init__.py")); dir == "" || err != nil {
 		t.Skipf("needs the verifiers package: set %s to a directory into which pip installed it", verifiersVar)
 	}
-	h := newFixture(t)
+	h := fixture.New(t)
 	src, err := filepath.Abs(filepath.Join("sdk", "python"))
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +37,7 @@ func TestVerifiers(t *testing.T) {
 	cmd.Dir = t.TempDir()
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(),
-		"CLOCHE_HOST=unix://"+h.socket(), "HOME="+cmd.Dir, "PYTHONDONTWRITEBYTECODE=1",
+		"CLOCHE_HOST=unix://"+h.Socket(), "HOME="+cmd.Dir, "PYTHONDONTWRITEBYTECODE=1",
 		"PYTHONPATH="+src+":"+tests+":"+dir, "HF_HUB_OFFLINE=1",
 	)
 	out, err := cmd.CombinedOutput()

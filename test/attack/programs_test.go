@@ -1,6 +1,6 @@
 //go:build linux
 
-package e2e_test
+package attack_test
 
 // attack is one way to attack the machine from inside a sandbox. Its program prints a
 // line that begins with ESCAPED for what must not be.

@@ -1,6 +1,6 @@
 //go:build linux
 
-package e2e_test
+package attack_test
 
 import (
 	"archive/tar"
@@ -21,6 +21,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
+	"github.com/cloche-dev/cloche/test/fixture"
 	"github.com/cloche-dev/cloche/test/longtest"
 )
 
@@ -29,7 +30,7 @@ type setIDWriter struct {
 	name string
 	// do writes in dir, which is a path inside. What has been there is "own", a file that
 	// is set-id already, and "shared", a directory that is set-group-ID.
-	do func(*fixture, *client.Client, string) error
+	do func(*fixture.Fixture, *client.Client, string) error
 	// want are the modes that what it writes has in a directory of the host; a mode of 0 is
 	// a file that must not be there.
 	want map[string]uint32
@@ -41,26 +42,26 @@ type setIDWriter struct {
 
 // setIDWriters are all the ways by which a file comes to be in a sandbox's directory.
 func setIDWriters() []setIDWriter {
-	write := func(a api.FileAccess, name string, mode uint32) func(*fixture, *client.Client, string) error {
-		return func(h *fixture, c *client.Client, dir string) error {
-			_, err := c.Files("box", a).Write(h.t.Context(), path.Join(dir, name), []byte("#!/bin/sh\n"), mode)
+	write := func(a api.FileAccess, name string, mode uint32) func(*fixture.Fixture, *client.Client, string) error {
+		return func(h *fixture.Fixture, c *client.Client, dir string) error {
+			_, err := c.Files("box", a).Write(h.T.Context(), path.Join(dir, name), []byte("#!/bin/sh\n"), mode)
 			return err
 		}
 	}
-	makeDir := func(a api.FileAccess, mode uint32) func(*fixture, *client.Client, string) error {
-		return func(h *fixture, c *client.Client, dir string) error {
-			return c.Files("box", a).MakeDir(h.t.Context(), path.Join(dir, "d"), api.MakeDirOptions{Mode: mode})
+	makeDir := func(a api.FileAccess, mode uint32) func(*fixture.Fixture, *client.Client, string) error {
+		return func(h *fixture.Fixture, c *client.Client, dir string) error {
+			return c.Files("box", a).MakeDir(h.T.Context(), path.Join(dir, "d"), api.MakeDirOptions{Mode: mode})
 		}
 	}
-	untar := func(o api.TarInOptions) func(*fixture, *client.Client, string) error {
-		return func(h *fixture, c *client.Client, dir string) error {
-			_, err := c.TarIn(h.t.Context(), "box", dir, o, bytes.NewReader(setIDTar(h.t)))
+	untar := func(o api.TarInOptions) func(*fixture.Fixture, *client.Client, string) error {
+		return func(h *fixture.Fixture, c *client.Client, dir string) error {
+			_, err := c.TarIn(h.T.Context(), "box", dir, o, bytes.NewReader(setIDTar(h.T)))
 			return err
 		}
 	}
-	python := func(program string) func(*fixture, *client.Client, string) error {
-		return func(h *fixture, _ *client.Client, dir string) error {
-			out, status := h.try("exec", "box", "--", "python3", "-c", setIDPrelude+program, dir)
+	python := func(program string) func(*fixture.Fixture, *client.Client, string) error {
+		return func(h *fixture.Fixture, _ *client.Client, dir string) error {
+			out, status := h.Try("exec", "box", "--", "python3", "-c", setIDPrelude+program, dir)
 			if status != 0 {
 				return fmt.Errorf("status %d: %s", status, out)
 			}
@@ -84,31 +85,31 @@ func setIDWriters() []setIDWriter {
 		{name: "tar at once", do: untar(api.TarInOptions{Atomic: true}), want: tarred, kept: inRoot},
 		{name: "tar into an empty directory", do: untar(api.TarInOptions{Clear: true}), want: map[string]uint32{"a": 0o755, "own": 0, "shared": 0o770}},
 		{name: "tar with owners", do: untar(api.TarInOptions{Owner: api.OwnerKeep}), want: map[string]uint32{"a": 0o755, "d/x": 0o750}, kept: inRoot},
-		{name: "tool write", want: map[string]uint32{"own": 0o755}, do: func(h *fixture, c *client.Client, dir string) error {
-			_, err := c.WriteText(h.t.Context(), "box", api.ToolWrite{ToolPlace: api.ToolPlace{Root: dir, Path: "own"}, Content: "other"})
+		{name: "tool write", want: map[string]uint32{"own": 0o755}, do: func(h *fixture.Fixture, c *client.Client, dir string) error {
+			_, err := c.WriteText(h.T.Context(), "box", api.ToolWrite{ToolPlace: api.ToolPlace{Root: dir, Path: "own"}, Content: "other"})
 			return err
 		}},
-		{name: "tool edit", want: map[string]uint32{"own": 0o755}, do: func(h *fixture, c *client.Client, dir string) error {
-			_, err := c.EditText(h.t.Context(), "box", api.ToolEdit{ToolPlace: api.ToolPlace{Root: dir, Path: "own"}, Old: "own", New: "other"})
+		{name: "tool edit", want: map[string]uint32{"own": 0o755}, do: func(h *fixture.Fixture, c *client.Client, dir string) error {
+			_, err := c.EditText(h.T.Context(), "box", api.ToolEdit{ToolPlace: api.ToolPlace{Root: dir, Path: "own"}, Old: "own", New: "other"})
 			return err
 		}},
-		{name: "move from the root", refused: true, want: map[string]uint32{"f": 0}, do: func(h *fixture, c *client.Client, dir string) error {
-			if _, err := c.WriteFile(h.t.Context(), "box", "/var/tmp/s", []byte("x"), 0o4755); err != nil {
-				h.t.Error(err)
+		{name: "move from the root", refused: true, want: map[string]uint32{"f": 0}, do: func(h *fixture.Fixture, c *client.Client, dir string) error {
+			if _, err := c.WriteFile(h.T.Context(), "box", "/var/tmp/s", []byte("x"), 0o4755); err != nil {
+				h.T.Error(err)
 			}
-			return c.MoveFile(h.t.Context(), "box", "/var/tmp/s", path.Join(dir, "f"))
+			return c.MoveFile(h.T.Context(), "box", "/var/tmp/s", path.Join(dir, "f"))
 		}},
-		{name: "cp", want: map[string]uint32{"d/a": 0o755}, do: func(h *fixture, _ *client.Client, dir string) error {
-			from := h.t.TempDir()
+		{name: "cp", want: map[string]uint32{"d/a": 0o755}, do: func(h *fixture.Fixture, _ *client.Client, dir string) error {
+			from := h.T.TempDir()
 			if err := errors.Join(os.WriteFile(filepath.Join(from, "a"), nil, 0o755), unix.Chmod(filepath.Join(from, "a"), 0o4755)); err != nil {
 				return err
 			}
-			h.must("cp", from, "box:"+path.Join(dir, "d"))
+			h.Must("cp", from, "box:"+path.Join(dir, "d"))
 			return nil
 		}},
-		{name: "cp of a tar", want: map[string]uint32{"a": 0o755, "d/x": 0o750}, do: func(h *fixture, _ *client.Client, dir string) error {
-			cmd := h.command("cp", "-", "box:"+dir)
-			cmd.Stdin = bytes.NewReader(setIDTar(h.t))
+		{name: "cp of a tar", want: map[string]uint32{"a": 0o755, "d/x": 0o750}, do: func(h *fixture.Fixture, _ *client.Client, dir string) error {
+			cmd := h.Command("cp", "-", "box:"+dir)
+			cmd.Stdin = bytes.NewReader(setIDTar(h.T))
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				err = fmt.Errorf("%w: %s", err, out)
@@ -292,7 +293,7 @@ func TestAttackSetID(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the attack is about files that root owns")
 	}
-	nsjailHere(t)
+	fixture.NsjailHere(t)
 	for _, name := range []string{"docker", "podman"} {
 		if dockertest.Can(name) != nil {
 			continue
@@ -308,15 +309,15 @@ func TestAttackSetID(t *testing.T) {
 		t.Cleanup(func() { _ = d.Close() })
 		t.Setenv("CLOCHE__"+strings.ToUpper(name)+"__HOST", d.Host)
 	}
-	h := newFixture(t)
-	c, err := client.New(client.Options{Host: "unix://" + h.socket()})
+	h := fixture.New(t)
+	c, err := client.New(client.Options{Host: "unix://" + h.Socket()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	engines := attackedEngines()
+	engines := fixture.Engines()
 	for _, name := range []string{"docker", "podman"} {
-		engines = append(engines, attackedEngine{name, func() string {
+		engines = append(engines, fixture.Engine{Name: name, Missing: func() string {
 			if err := dockertest.Can(name); err != nil {
 				return "needs a daemon of " + name + ": " + err.Error()
 			}
@@ -324,55 +325,55 @@ func TestAttackSetID(t *testing.T) {
 		}})
 	}
 	for _, e := range engines {
-		e.run(t, func(t *testing.T) {
-			h.t = t
+		e.Run(t, func(t *testing.T) {
+			h.T = t
 			dir := t.TempDir()
 			if err := os.Chmod(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			h.must("create", "--engine", e.name, "--name", "box", "--mount", dir+":/m")
+			h.Must("create", "--engine", e.Name, "--name", "box", "--mount", dir+":/m")
 			for n, w := range setIDWriters() {
 				t.Run(w.name, func(t *testing.T) {
-					h.t = t
-					h.setIDInMount(c, w, e.name == "gvisor", filepath.Join(dir, fmt.Sprint(n)), fmt.Sprintf("/m/%d", n))
+					h.T = t
+					setIDInMount(h, c, w, e.Name == "gvisor", filepath.Join(dir, fmt.Sprint(n)), fmt.Sprintf("/m/%d", n))
 					if w.kept != nil {
-						h.setIDInRoot(c, w, fmt.Sprintf("/var/tmp/%d", n))
+						setIDInRoot(h, c, w, fmt.Sprintf("/var/tmp/%d", n))
 					}
 				})
-				h.t = t
+				h.T = t
 			}
-			h.must("rm", "-f", "box")
+			h.Must("rm", "-f", "box")
 		})
 	}
-	h.t = t
+	h.T = t
 }
 
 // setIDInMount has one writer write into a directory of the host. With strict the bit of a
 // directory that is set-group-ID already may go, too.
-func (h *fixture) setIDInMount(c *client.Client, w setIDWriter, strict bool, host, inside string) {
-	h.t.Helper()
+func setIDInMount(h *fixture.Fixture, c *client.Client, w setIDWriter, strict bool, host, inside string) {
+	h.T.Helper()
 	for _, err := range []error{
 		os.MkdirAll(filepath.Join(host, "shared"), 0o755), os.Chmod(host, 0o755), unix.Chmod(filepath.Join(host, "shared"), 0o2755),
 		os.WriteFile(filepath.Join(host, "own"), []byte("own\n"), 0o755), unix.Chmod(filepath.Join(host, "own"), 0o4755),
 	} {
 		if err != nil {
-			h.t.Fatal(err)
+			h.T.Fatal(err)
 		}
 	}
 	if err := w.do(h, c, inside); (err != nil) != w.refused {
-		h.t.Errorf("the answer is %v, want an error: %t", err, w.refused)
+		h.T.Errorf("the answer is %v, want an error: %t", err, w.refused)
 	}
 	for name, want := range w.want {
 		var st unix.Stat_t
 		err := unix.Lstat(filepath.Join(host, name), &st)
 		switch {
 		case want == 0 && err == nil:
-			h.t.Errorf("%s is there", name)
+			h.T.Errorf("%s is there", name)
 		case want == 0:
 		case err != nil:
-			h.t.Errorf("%s: %v", name, err)
+			h.T.Errorf("%s: %v", name, err)
 		case st.Mode&0o7777 != want && !(strict && name == "shared" && st.Mode&0o7777 == want&^unix.S_ISGID):
-			h.t.Errorf("%s has mode %o, want %o", name, st.Mode&0o7777, want)
+			h.T.Errorf("%s has mode %o, want %o", name, st.Mode&0o7777, want)
 		}
 	}
 	_, touched := w.want["own"]
@@ -386,7 +387,7 @@ func (h *fixture) setIDInMount(c *client.Client, w setIDWriter, strict bool, hos
 		}
 		shared := filepath.Base(name) == "shared" && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Mode&unix.S_ISUID == 0
 		if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 && !shared && (touched || filepath.Base(name) != "own") {
-			h.t.Errorf("ESCAPED: %s has mode %o and belongs to %d:%d", name, st.Mode&0o7777, st.Uid, st.Gid)
+			h.T.Errorf("ESCAPED: %s has mode %o and belongs to %d:%d", name, st.Mode&0o7777, st.Uid, st.Gid)
 		}
 		list := make([]byte, 4096)
 		n, err := unix.Llistxattr(name, list)
@@ -394,26 +395,26 @@ func (h *fixture) setIDInMount(c *client.Client, w setIDWriter, strict bool, hos
 			return err
 		}
 		if slices.Contains(strings.Split(string(list[:max(n, 0)]), "\x00"), "security.capability") {
-			h.t.Errorf("ESCAPED: %s has capabilities", name)
+			h.T.Errorf("ESCAPED: %s has capabilities", name)
 		}
 		return nil
 	})
 	if err != nil && !errors.Is(err, io.EOF) {
-		h.t.Error(err)
+		h.T.Error(err)
 	}
 }
 
 // setIDInRoot has one writer write into the sandbox's root.
-func (h *fixture) setIDInRoot(c *client.Client, w setIDWriter, dir string) {
-	h.t.Helper()
-	h.must("exec", "box", "--", "mkdir", "-p", dir)
+func setIDInRoot(h *fixture.Fixture, c *client.Client, w setIDWriter, dir string) {
+	h.T.Helper()
+	h.Must("exec", "box", "--", "mkdir", "-p", dir)
 	if err := w.do(h, c, dir); err != nil {
-		h.t.Error(err)
+		h.T.Error(err)
 	}
 	for name, want := range w.kept {
-		got := strings.TrimSpace(h.must("exec", "box", "--", "stat", "-c", "%a", path.Join(dir, name)))
+		got := strings.TrimSpace(h.Must("exec", "box", "--", "stat", "-c", "%a", path.Join(dir, name)))
 		if got != fmt.Sprintf("%o", want) {
-			h.t.Errorf("%s has mode %s in the root, want %o", name, got, want)
+			h.T.Errorf("%s has mode %s in the root, want %o", name, got, want)
 		}
 	}
 }

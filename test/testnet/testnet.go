@@ -1,6 +1,8 @@
 //go:build linux
 
-package e2e_test
+// Package testnet is a network of a test's own with a daemon in it. The test plays the machine's
+// resolver, web servers and all other hosts, and sees each packet that leaves the daemon.
+package testnet
 
 import (
 	"context"
@@ -10,7 +12,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	bytesorder "encoding/binary"
+	_ "embed"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -33,74 +36,67 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/test/fixture"
+	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 // The addresses of a test network. All of them lead to the test, and the public ones are
 // public to the daemon, for no interface has them.
 const (
-	testnetAllowed = "93.184.215.14"
-	testnetEvil    = "93.184.215.66"
-	testnetOwn     = "93.184.216.34" // is the machine's own
+	Allowed = "93.184.215.14"
+	Evil    = "93.184.215.66"
+	Own     = "93.184.216.34" // is the machine's own
 )
 
-// test network is a network of the test's own, with a daemon in it. The test plays the whole
-// world outside: the machine's resolver, web servers and everything else; and it sees
-// every packet that leaves the daemon.
-type testnet struct {
-	*fixture
+// Network is a network namespace with a daemon in it, and the servers that the daemon reaches.
+type Network struct {
+	*fixture.Fixture
 	do   chan func() // run in the network
 	over chan struct{}
 
 	marks atomic.Int64
 	mark  net.Conn
 
+	// Received counts the bytes that reached port 5432.
+	Received atomic.Int64
+
 	mu       sync.Mutex
 	zone     map[string]func(asked int) []string
 	asked    []string
-	requests []testnetRequest
-	received int64 // bytes that reached port 5432
+	requests []Request
 	sent     map[string]int
 	marked   int64
 }
 
-// testnetRequest is what a web server of the test network was asked.
-type testnetRequest struct {
-	at, sni, host, target, authorization string
+// Request is what a web server of the test network was asked.
+type Request struct {
+	// At is the address that was asked.
+	At, SNI, Host, Target, authorization string
 }
 
-// newTestnet starts a test network whose daemon has this policy and these settings.
-func newTestnet(t *testing.T, policy, settings string) *testnet {
+// New starts a test network whose daemon has this policy and these settings.
+func New(t *testing.T, policy, settings string) *Network {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a run without -short: it starts sandboxes and attacks them")
-	}
+	longtest.Skip(t, "it attacks sandboxes")
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it makes a network of its own")
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
 		t.Skip("needs ip: it makes a network of its own")
 	}
-	bin := binary(t)
-	if out, err := exec.CommandContext(t.Context(), bin, "doctor", "--home", t.TempDir()).CombinedOutput(); err != nil {
-		t.Skipf("needs a usable engine: cloche doctor says\n%s", out)
-	}
-	home, err := os.MkdirTemp("", "cl-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &testnet{
-		fixture: &fixture{&scriptState{bin: bin, home: home, groupsBefore: emptyGroups(home)}, t},
+	w := &Network{
+		Fixture: fixture.NotStarted(t),
 		do:      make(chan func()), over: make(chan struct{}), sent: map[string]int{}, zone: map[string]func(int) []string{},
 	}
-	t.Cleanup(w.tearDown)
 	for name, text := range map[string]string{"policy.yaml": policy, "settings.yaml": settings} {
-		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(w.Dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.knows("allowed.test", testnetAllowed)
-	w.knows("evil.test", testnetEvil)
-	w.knows("db.test", testnetAllowed)
+	w.Knows("allowed.test", Allowed)
+	w.Knows("evil.test", Evil)
+	w.Knows("db.test", Allowed)
 	if err := w.found(filepath.Join(t.TempDir(), "resolv.conf")); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +106,7 @@ func newTestnet(t *testing.T, policy, settings string) *testnet {
 }
 
 // found makes the network and a thread in it, which ends with the test network.
-func (w *testnet) found(resolv string) error {
+func (w *Network) found(resolv string) error {
 	if err := os.WriteFile(resolv, []byte("nameserver 127.0.0.53\noptions timeout:1 attempts:1\n"), 0o644); err != nil {
 		return err
 	}
@@ -132,68 +128,68 @@ func (w *testnet) found(resolv string) error {
 	return <-made
 }
 
-// inside runs f in the network and fails the test if it fails.
-func (w *testnet) inside(f func() error) {
-	w.t.Helper()
+// Inside runs f in the network and fails the test if it fails.
+func (w *Network) Inside(f func() error) {
+	w.T.Helper()
 	done := make(chan error)
 	w.do <- func() { done <- f() }
 	if err := <-done; err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
-func (w *testnet) settle() {
-	w.t.Helper()
+func (w *Network) settle() {
+	w.T.Helper()
 	ip := func(args string) {
-		w.t.Helper()
-		w.inside(func() error {
-			if out, err := exec.CommandContext(w.t.Context(), "ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+		w.T.Helper()
+		w.Inside(func() error {
+			if out, err := exec.CommandContext(w.T.Context(), "ip", strings.Fields(args)...).CombinedOutput(); err != nil {
 				return fmt.Errorf("ip %s: %w: %s", args, err, out)
 			}
 			return nil
 		})
 	}
 	ip("link set lo up")
-	ip("addr add " + testnetOwn + "/32 dev lo")
+	ip("addr add " + Own + "/32 dev lo")
 	for _, range4 := range []string{"93.184.215.0/24", "8.8.8.0/24", "1.1.1.0/24", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "168.63.129.16/32"} {
 		ip("route add local " + range4 + " dev lo")
 	}
 	for _, range6 := range []string{"fd00:ec2::/32", "64:ff9b::/96", "2001:4860::/32", "fe80::/64"} {
 		ip("-6 route add local " + range6 + " dev lo")
 	}
-	w.inside(w.listen)
-	w.inside(w.watch)
-	w.inside(func() (err error) {
+	w.Inside(w.listen)
+	w.Inside(w.watch)
+	w.Inside(func() (err error) {
 		w.mark, err = net.Dial("udp", "127.0.0.1:9")
 		return err
 	})
-	w.t.Cleanup(func() { w.mark.Close() })
-	w.inside(w.begin)
+	w.T.Cleanup(func() { w.mark.Close() })
+	w.Inside(w.Begin)
 }
 
-// revive is fixture.revive, in the network.
-func (w *testnet) revive() {
-	w.t.Helper()
-	if w.daemon == nil {
-		w.inside(w.begin)
+// Revive is fixture.revive, in the network.
+func (w *Network) Revive() {
+	w.T.Helper()
+	if w.Daemon == nil {
+		w.Inside(w.Begin)
 	}
 }
 
-// knows makes a name of the test network's resolver.
-func (w *testnet) knows(name string, addrs ...string) {
-	w.answers(name, func(int) []string { return addrs })
+// Knows makes a name of the test network's resolver.
+func (w *Network) Knows(name string, addrs ...string) {
+	w.Answers(name, func(int) []string { return addrs })
 }
 
-// answers is knows for answers that change. An answer that is no address is another
+// Answers is knows for answers that change. An answer that is no address is another
 // name of the same host.
-func (w *testnet) answers(name string, f func(asked int) []string) {
+func (w *Network) Answers(name string, f func(asked int) []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.zone[name+"."] = f
 }
 
 // ServeDNS implements dns.Handler. What is asked for is on record.
-func (w *testnet) ServeDNS(out dns.ResponseWriter, q *dns.Msg) {
+func (w *Network) ServeDNS(out dns.ResponseWriter, q *dns.Msg) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := new(dns.Msg).SetReply(q)
@@ -231,13 +227,13 @@ func (w *testnet) ServeDNS(out dns.ResponseWriter, q *dns.Msg) {
 }
 
 // ServeHTTP implements http.Handler. /to/URL leads elsewhere, /ws becomes an echo.
-func (w *testnet) ServeHTTP(out http.ResponseWriter, r *http.Request) {
-	q := testnetRequest{host: r.Host, target: r.RequestURI, authorization: r.Header.Get("Authorization")}
+func (w *Network) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	q := Request{Host: r.Host, Target: r.RequestURI, authorization: r.Header.Get("Authorization")}
 	if a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-		q.at = a.String()
+		q.At = a.String()
 	}
 	if r.TLS != nil {
-		q.sni = r.TLS.ServerName
+		q.SNI = r.TLS.ServerName
 	}
 	w.mu.Lock()
 	w.requests = append(w.requests, q)
@@ -253,7 +249,7 @@ func (w *testnet) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer c.Close()
-		io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 		_, _ = io.Copy(c, rw)
 		return
 	}
@@ -262,12 +258,12 @@ func (w *testnet) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 }
 
 // listen is the world.
-func (w *testnet) listen() error {
+func (w *Network) listen() error {
 	cert, root, err := testnetCertificate("allowed.test", "evil.test")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(w.home, "roots.pem"), root, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(w.Dir, "roots.pem"), root, 0o644); err != nil {
 		return err
 	}
 	packets, err := net.ListenPacket("udp", "127.0.0.53:53")
@@ -330,7 +326,7 @@ func (w *testnet) listen() error {
 	wg.Go(func() { _ = resolver.ActivateAndServe() })
 	wg.Go(func() { _ = web.Serve(at80) })
 	wg.Go(func() { _ = secure.ServeTLS(at443, "", "") })
-	w.t.Cleanup(func() {
+	w.T.Cleanup(func() {
 		end()
 		_ = errors.Join(resolver.Shutdown(), web.Close(), secure.Close(), at5432.Close(), flood.Close(), deaf.Close())
 		wg.Wait()
@@ -339,24 +335,22 @@ func (w *testnet) listen() error {
 }
 
 // sink speaks first and then counts what comes.
-func (w *testnet) sink(c net.Conn) {
-	io.WriteString(c, "ready\n")
+func (w *Network) sink(c net.Conn) {
+	_, _ = io.WriteString(c, "ready\n")
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := c.Read(buf)
-		w.mu.Lock()
-		w.received += int64(n)
-		w.mu.Unlock()
+		w.Received.Add(int64(n))
 		if err != nil {
 			return
 		}
 	}
 }
 
-// watch notes where packets go that leave anybody in the network: beginnings of TCP
+// watch notes where packets go that leave the network: beginnings of TCP
 // connections, and everything else but the resolver's answers.
-func (w *testnet) watch() error {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(bytesorder.BigEndian.Uint16([]byte{0, unix.ETH_P_ALL})<<8|unix.ETH_P_ALL>>8))
+func (w *Network) watch() error {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(binary.BigEndian.Uint16([]byte{0, unix.ETH_P_ALL})<<8|unix.ETH_P_ALL>>8))
 	if err != nil {
 		return fmt.Errorf("watch packets: %w", err)
 	}
@@ -376,11 +370,11 @@ func (w *testnet) watch() error {
 		}
 		_ = unix.Close(fd)
 	})
-	w.t.Cleanup(func() { ended.Store(true); wg.Wait() })
+	w.T.Cleanup(func() { ended.Store(true); wg.Wait() })
 	return nil
 }
 
-func (w *testnet) see(b []byte) {
+func (w *Network) see(b []byte) {
 	if len(b) < 20 {
 		return
 	}
@@ -390,7 +384,7 @@ func (w *testnet) see(b []byte) {
 	}
 	what := fmt.Sprintf("protocol %d to %s", proto, dst)
 	if proto == 6 && len(b) >= head+20 || proto == 17 && len(b) >= head+8 {
-		from, to := bytesorder.BigEndian.Uint16(b[head:]), bytesorder.BigEndian.Uint16(b[head+2:])
+		from, to := binary.BigEndian.Uint16(b[head:]), binary.BigEndian.Uint16(b[head+2:])
 		at := netip.AddrPortFrom(dst, to).String()
 		switch {
 		case proto == 17 && from == 53, proto == 6 && b[head+13]&0x12 != 2: // an answer
@@ -413,12 +407,12 @@ func (w *testnet) see(b []byte) {
 	w.sent[what]++
 }
 
-// left forgets what was seen, and returns what of it was none of these.
-func (w *testnet) gone(but ...string) []string {
-	w.t.Helper()
+// Packets returns the packets that the daemon sent since the last call, without those of but.
+func (w *Network) Packets(but ...string) []string {
+	w.T.Helper()
 	n := w.marks.Add(1)
 	_, _ = w.mark.Write([]byte("mark")) // an earlier one was refused, which is what this would say
-	ok := poll(func() bool {
+	ok := fixture.Poll(func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.marked < n {
@@ -427,7 +421,7 @@ func (w *testnet) gone(but ...string) []string {
 		return w.marked >= n
 	})
 	if !ok {
-		w.t.Fatal("the watch is blind")
+		w.T.Fatal("the watch is blind")
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -441,8 +435,8 @@ func (w *testnet) gone(but ...string) []string {
 	return out
 }
 
-// heard forgets what the test network was asked, and returns it.
-func (w *testnet) heard() (names []string, requests []testnetRequest) {
+// Heard forgets what the test network was asked, and returns it.
+func (w *Network) Heard() (names []string, requests []Request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	names, requests = w.asked, w.requests
@@ -450,81 +444,21 @@ func (w *testnet) heard() (names []string, requests []testnetRequest) {
 	return names, requests
 }
 
-// attack runs a Python program in a sandbox. It says LEAK for what it should not
+// Attack runs a Python program in a sandbox. It says LEAK for what it should not
 // have been able to do.
-func (w *testnet) attack(sandbox, program string) string {
-	w.t.Helper()
-	out := w.python(sandbox, attackPrelude+program+"\nprint('over')\n")
+func (w *Network) Attack(sandbox, program string) string {
+	w.T.Helper()
+	out := w.Python(sandbox, attackPrelude+program+"\nprint('over')\n")
 	if strings.Contains(out, "LEAK") || !strings.Contains(out, "over") {
-		w.t.Errorf("inside:\n%s", out)
+		w.T.Errorf("inside:\n%s", out)
 	}
 	return out
 }
 
-// attackPrelude is what all attacks use.
-const attackPrelude = `
-import errno, os, select, socket, ssl, struct, sys, time
-socket.setdefaulttimeout(20)
-def connect(host, port):
-    return socket.create_connection((host, port), 20)
-def reach(host, port):
-    try:
-        connect(host, port).close()
-        return 'connected'
-    except OSError as e:
-        return type(e).__name__
-def connected(pairs):
-    # All at once: of those that nobody answers, each would wait for itself.
-    waiting, out, end = {}, [], time.time() + 3
-    for to in pairs:
-        s = socket.socket()
-        s.setblocking(False)
-        try:
-            code = s.connect_ex(to)
-        except OSError: # a name that is not resolved
-            continue
-        if code == 0:
-            out.append(to)
-        elif code == errno.EINPROGRESS:
-            waiting[s] = to
-    while waiting and time.time() < end:
-        for s in select.select([], list(waiting), [], max(0, end - time.time()))[1]:
-            if s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-                out.append(waiting[s])
-            del waiting[s]
-            s.close()
-    return out
-def question(labels, kind=1, rd=1):
-    name = b''.join(bytes([len(l)]) + l for l in labels) + b'\0'
-    return struct.pack('>HHHHHH', 7, rd << 8, 1, 0, 0, 0) + name + struct.pack('>HH', kind, 1)
-def ask(labels, kind=1, server=('10.88.0.1', 53), wait=20):
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.settimeout(wait)
-    try:
-        s.connect(server)
-        s.send(question(labels, kind))
-        a = s.recv(4096)
-        return a[3] & 15, struct.unpack('>H', a[6:8])[0]
-    except OSError as e:
-        return type(e).__name__, 0
-    finally:
-        s.close()
-def talk(data, host='allowed.test', port=80):
-    s = connect(host, port)
-    try:
-        s.sendall(data)
-        s.settimeout(10)
-        out = b''
-        while len(out) < 1 << 16:
-            b = s.recv(65536)
-            if not b:
-                break
-            out += b
-    except OSError as e:
-        out += b' ' + type(e).__name__.encode()
-    s.close()
-    return out
-`
+// attackPrelude has the functions that all attacks use.
+//
+//go:embed prelude.py
+var attackPrelude string
 
 func testnetCertificate(names ...string) (cert tls.Certificate, root []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,6 +1,6 @@
 //go:build linux
 
-package e2e_test
+package attack_test
 
 import (
 	"archive/tar"
@@ -23,15 +23,12 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
-// stoppedDeadline is every deadline of the daemon in TestAttackStopped, and
-// stoppedSlack how much later a loaded machine may tell of it. The log has how many calls
-// were later than stoppedPromise, and how late the latest was.
+// The log has how many calls were later than stoppedPromise, and how late the latest was.
 const (
-	stoppedDeadline = 8 * time.Second
-	stoppedSlack    = 20 * time.Second
-	stoppedPromise  = time.Second
+	stoppedPromise = time.Second
 	// redial is how long the daemon tries to reach an agent that was given up.
 	redial = 10 * time.Second
 )
@@ -47,7 +44,7 @@ const holderPart = "cloche-holder"
 // the first run nothing is stopped: so every call is a good one.
 func TestAttackStopped(t *testing.T) {
 	for _, name := range []string{"CALL", "CHANGE", "WORK", "TRANSFER", "AGENT"} {
-		t.Setenv("CLOCHE__DEADLINES__"+name, stoppedDeadline.String())
+		t.Setenv("CLOCHE__DEADLINES__"+name, fixture.StoppedDeadline.String())
 	}
 	for _, tc := range []struct {
 		engine, part string
@@ -59,7 +56,7 @@ func TestAttackStopped(t *testing.T) {
 		{"gvisor", holderPart, "holder of", 1}, {"gvisor", "daemon", "the daemon at", 100},
 	} {
 		t.Run(tc.engine+"/"+strings.TrimSpace(tc.part), func(t *testing.T) {
-			h, c := attacked(t, client.Options{Silence: stoppedDeadline, NoReconnect: true})
+			h, c := attacked(t, client.Options{Silence: fixture.StoppedDeadline, NoReconnect: true})
 			s := &stoppedPart{T: t, h: h, c: c, engine: tc.engine, part: tc.part, answers: slices.Contains([]string{"nothing", goferPart, holderPart}, tc.part), boxes: map[string]*stuckAgent{}}
 			s.setUp()
 			s.stop()
@@ -71,7 +68,7 @@ func TestAttackStopped(t *testing.T) {
 // stoppedPart is a part that does not answer.
 type stoppedPart struct {
 	*testing.T
-	h *fixture
+	h *fixture.Fixture
 	c *client.Client
 	// engine is the engine of the sandboxes.
 	engine, part string
@@ -155,7 +152,7 @@ func (s *stoppedPart) setUp() {
 	p, err := s.c.StartJob(ctx, api.JobSpec{Sandbox: "box-wait", Handlers: []api.JobHandler{{Name: "hold", Wait: true}}, Run: run})
 	s.must(err)
 	s.key, s.job = k.Key.ID, p.ID
-	if !poll(func() bool {
+	if !fixture.Poll(func() bool {
 		p, err := s.c.Job(ctx, s.job)
 		return err == nil && p.Handler != ""
 	}) {
@@ -177,11 +174,11 @@ func (s *stoppedPart) stop() {
 	case "nothing":
 		return
 	case "daemon":
-		s.must(stopProcess(s.h.daemon.Process.Pid))
-		s.goOn(s.h.daemon.Process.Pid)
+		s.must(fixture.StopProcess(s.h.Daemon.Process.Pid))
+		s.goOn(s.h.Daemon.Process.Pid)
 	case "agent":
 		for _, a := range s.boxes {
-			if !poll(func() bool { a.agent = a.find(); return a.agent > 1 }) {
+			if !fixture.Poll(func() bool { a.agent = a.find(); return a.agent > 1 }) {
 				s.Fatalf("the agent is not found among %v", a.processes())
 			}
 			s.must(a.stopAgent())
@@ -189,11 +186,11 @@ func (s *stoppedPart) stop() {
 		}
 	default:
 		found := false
-		for _, p := range s.h.processes() {
-			if strings.HasPrefix(p.argv, s.part) {
+		for _, p := range s.h.Processes() {
+			if strings.HasPrefix(p.Argv, s.part) {
 				found = true
-				s.must(stopProcess(p.pid))
-				s.goOn(p.pid)
+				s.must(fixture.StopProcess(p.PID))
+				s.goOn(p.PID)
 			}
 		}
 		if !found {
@@ -266,13 +263,13 @@ func (s *stoppedPart) lists() {
 
 // call makes one call.
 func (s *stoppedPart) call(id string, op operation, call stoppedCall) error {
-	most := stoppedDeadline + call.own
+	most := fixture.StoppedDeadline + call.own
 	if op.deadline == "wait" {
 		most += redial
 	}
 	make := func(ctx context.Context) error { return s.byHTTP(ctx, op, call) }
 	if s.part == "daemon" {
-		most = stoppedDeadline
+		most = fixture.StoppedDeadline
 		make = func(ctx context.Context) error { return s.byClient(ctx, op, call) }
 	} else if call.path == "" {
 		make = func(ctx context.Context) error { return call.by(ctx, s.c) }
@@ -317,7 +314,7 @@ func (s *stoppedPart) byHTTP(ctx context.Context, op operation, call stoppedCall
 		req.Header.Set("Content-Type", op.kind)
 	}
 	one := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", s.h.socket())
+		return (&net.Dialer{}).DialContext(ctx, "unix", s.h.Socket())
 	}}}
 	resp, err := one.Do(req)
 	if err != nil {
@@ -340,7 +337,7 @@ func (s *stoppedPart) byHTTP(ctx context.Context, op operation, call stoppedCall
 // the operation.
 func (s *stoppedPart) byClient(ctx context.Context, op operation, call stoppedCall) error {
 	asked := &askedConns{asked: map[string]bool{}}
-	c, err := client.New(client.Options{Host: "unix://" + s.h.socket(), Silence: stoppedDeadline, NoReconnect: true, Dial: asked.dial})
+	c, err := client.New(client.Options{Host: "unix://" + s.h.Socket(), Silence: fixture.StoppedDeadline, NoReconnect: true, Dial: asked.dial})
 	if err != nil {
 		return err
 	}
@@ -385,7 +382,7 @@ func (c *askedConn) Write(p []byte) (int, error) {
 
 // within makes a call that ends by itself.
 func (s *stoppedPart) within(name string, most time.Duration, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(s.Context(), most+stoppedSlack)
+	ctx, cancel := context.WithTimeout(s.Context(), most+fixture.StoppedSlack)
 	defer cancel()
 	begun := time.Now()
 	err := f(ctx)

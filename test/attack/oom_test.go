@@ -1,6 +1,6 @@
 //go:build linux
 
-package e2e_test
+package attack_test
 
 import (
 	"encoding/json"
@@ -14,15 +14,17 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // TestOutOfMemory reads on the host by what the kernel would choose when memory runs
 // out: programs first, what keeps their sandbox after them, the daemon last. Then a program
 // takes all memory of its sandbox and ends by it, and the sandbox goes on.
 func TestOutOfMemory(t *testing.T) {
-	nsjailHere(t)
-	h := newFixture(t)
-	daemon := h.oomScore(h.daemon.Process.Pid)
+	fixture.NsjailHere(t)
+	h := fixture.New(t)
+	daemon := oomScore(h, h.Daemon.Process.Pid)
 	want := 0 // what this process has, which it was born with
 	if mayLowerOOM(t) {
 		want = -500
@@ -30,18 +32,18 @@ func TestOutOfMemory(t *testing.T) {
 	if daemon != want {
 		t.Errorf("the daemon has %d, want %d", daemon, want)
 	}
-	for _, e := range attackedEngines() {
-		e.run(t, func(t *testing.T) {
-			h.t = t
-			h.needs(e.name, "memory_bytes")
+	for _, e := range fixture.Engines() {
+		e.Run(t, func(t *testing.T) {
+			h.T = t
+			h.Needs(e.Name, "memory_bytes")
 			dir := t.TempDir()
-			h.must("create", "--engine", e.name, "--name", "hog", "--memory", "192MiB", "--mount", dir+":/m")
+			h.Must("create", "--engine", e.Name, "--name", "hog", "--memory", "192MiB", "--mount", dir+":/m")
 			// A child of a shell, which inherits it.
 			const argument = "98765.4321"
-			h.must("start", "hog", "--", "sh", "-c", "sleep "+argument+" & wait")
-			keepers := h.keepers(e.name, "hog")
+			h.Must("start", "hog", "--", "sh", "-c", "sleep "+argument+" & wait")
+			keepers := keepersOf(h, e.Name, "hog")
 			for name, pid := range keepers {
-				if got := h.oomScore(pid); got != max(daemon+100, 0) {
+				if got := oomScore(h, pid); got != max(daemon+100, 0) {
 					t.Errorf("%s has %d, and the daemon %d", name, got, daemon)
 				}
 			}
@@ -50,33 +52,33 @@ func TestOutOfMemory(t *testing.T) {
 				programs = 0
 				for pid, p := range processes(t) {
 					inside := p.below(keepers["sentry"])
-					if e.name != "gvisor" {
+					if e.Name != "gvisor" {
 						inside = p.command == "sleep\x00"+argument+"\x00" || p.command == "sh\x00-c\x00sleep "+argument+" & wait\x00"
 					}
-					if inside && h.oomScore(pid) == 1000 {
+					if inside && oomScore(h, pid) == 1000 {
 						programs++
 					} else if inside {
-						t.Logf("process %d, %q, has %d", pid, p.command, h.oomScore(pid))
+						t.Logf("process %d, %q, has %d", pid, p.command, oomScore(h, pid))
 						return false
 					}
 				}
 				return programs >= 2
 			}
-			if !poll(found) {
+			if !fixture.Poll(found) {
 				t.Errorf("%d processes of programs have 1000, and not all of them", programs)
 			}
-			h.must("exec", "hog", "--", "sh", "-c", "! echo 0 > /proc/self/oom_score_adj || test "+e.name+" = gvisor")
+			h.Must("exec", "hog", "--", "sh", "-c", "! echo 0 > /proc/self/oom_score_adj || test "+e.Name+" = gvisor")
 			for range 3 {
-				if out, status := h.try("exec", "hog", "--", "python3", "-c", "b = b'x' * (1 << 30)"); status == 0 {
+				if out, status := h.Try("exec", "hog", "--", "python3", "-c", "b = b'x' * (1 << 30)"); status == 0 {
 					t.Errorf("a program has more memory than its sandbox: %s", out)
 				}
-				h.alive("hog")
+				alive(h, "hog")
 			}
-			h.must("rm", "-f", "hog")
+			h.Must("rm", "-f", "hog")
 		})
 	}
-	h.t = t
-	h.left()
+	h.T = t
+	h.Left()
 }
 
 // mayLowerOOM says whether a child of this process could give itself a lower value.
@@ -94,22 +96,22 @@ func mayLowerOOM(t *testing.T) bool {
 	return caps>>unix.CAP_SYS_RESOURCE&1 != 0
 }
 
-// keepers are the processes on the host by which a sandbox is kept.
-func (h *fixture) keepers(engine, sandbox string) map[string]int {
-	h.t.Helper()
+// keepersOf are the processes on the host by which a sandbox is kept.
+func keepersOf(h *fixture.Fixture, engine, sandbox string) map[string]int {
+	h.T.Helper()
 	var box struct{ ID string }
-	if err := json.Unmarshal([]byte(h.must("inspect", "--json", sandbox)), &box); err != nil {
-		h.t.Fatal(err)
+	if err := json.Unmarshal([]byte(h.Must("inspect", "--json", sandbox)), &box); err != nil {
+		h.T.Fatal(err)
 	}
-	records, err := filepath.Glob(filepath.Join(h.home, "engines", engine, "*.json"))
+	records, err := filepath.Glob(filepath.Join(h.Dir, "engines", engine, "*.json"))
 	if err != nil {
-		h.t.Fatal(err)
+		h.T.Fatal(err)
 	}
 	found := map[string]int{}
 	for _, path := range records {
 		b, err := os.ReadFile(path)
 		if err != nil {
-			h.t.Fatal(err)
+			h.T.Fatal(err)
 		}
 		var rec map[string]json.RawMessage
 		if err := json.Unmarshal(b, &rec); err != nil || !strings.Contains(string(b), box.ID) {
@@ -125,22 +127,22 @@ func (h *fixture) keepers(engine, sandbox string) map[string]int {
 	want := map[string][]string{"gvisor": {"sentry", "gofer"}, "native": {"init"}, "nsjail": {"init", "jail"}, "oci": {"init"}}[engine]
 	for _, name := range want {
 		if found[name] == 0 {
-			h.t.Fatalf("no %s among %v of %q", name, found, records)
+			h.T.Fatalf("no %s among %v of %q", name, found, records)
 		}
 	}
 	return found
 }
 
 // oomScore is the value of a process; of one that has ended it is the value of a program.
-func (h *fixture) oomScore(pid int) int {
-	h.t.Helper()
+func oomScore(h *fixture.Fixture, pid int) int {
+	h.T.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 1000
 	}
 	n, err2 := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err := errors.Join(err, err2); err != nil {
-		h.t.Fatal(err)
+		h.T.Fatal(err)
 	}
 	return n
 }

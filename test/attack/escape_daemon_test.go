@@ -1,6 +1,6 @@
 //go:build linux
 
-package e2e_test
+package attack_test
 
 import (
 	"encoding/json"
@@ -12,11 +12,14 @@ import (
 	"testing"
 	"time"
 	"unicode"
+
+	"github.com/cloche-dev/cloche/test/fixture"
+	"github.com/cloche-dev/cloche/test/testnet"
 )
 
-func forgedLines(t *testing.T, w *testnet) {
-	w.must("create", "--name", "forger", "--allow", "allowed.test")
-	w.attack("forger", `
+func forgedLines(t *testing.T, w *testnet.Network) {
+	w.Must("create", "--name", "forger", "--allow", "allowed.test")
+	w.Attack("forger", `
 fake = b'{"seq":999,"kind":"opened","name":"bank.test"}'
 for label in (b'a\n' + fake, b'a\r\n' + fake, b'\x1b[2J\x1b]0;x\x07', b'\xc2\x9b2J', b'\xe2\x80\xae', b'"' + fake[:40], b'\0' * 20):
     print(ask([label, b'evil', b'test'], 1))
@@ -25,7 +28,7 @@ for target in (b'/\xe2\x80\xaegnp.exe', b'/\xc2\x9b2J', b'/"},' + fake, b'/' + b
 for method in (b'GET\x1b[2J', b'A' * 31):
     print(talk(method + b' / HTTP/1.1\r\nHost: evil.test\r\n\r\n')[:12])
 `)
-	shown, raw := w.must("egress", "log", "forger"), w.must("egress", "log", "--json", "forger")
+	shown, raw := w.Must("egress", "log", "forger"), w.Must("egress", "log", "--json", "forger")
 	if n := strings.Count(shown, "\n"); n < 8 || n != strings.Count(raw, "\n") {
 		t.Errorf("%d lines for people, %d of JSON", n, strings.Count(raw, "\n"))
 	}
@@ -43,13 +46,13 @@ for method in (b'GET\x1b[2J', b'A' * 31):
 			t.Errorf("%q: %v", line, err)
 		}
 	}
-	w.must("rm", "-f", "forger")
-	w.none(asksResolver, toAllowed80)
+	w.Must("rm", "-f", "forger")
+	nothingSent(w, asksResolver, toAllowed80)
 }
 
-func rulesCut(t *testing.T, w *testnet) {
-	w.must("create", "--name", "cut", "--allow", "db.test:5432")
-	cmd := w.command("exec", "--timeout", "20s", "cut", "--", "python3", "-c", `
+func rulesCut(t *testing.T, w *testnet.Network) {
+	w.Must("create", "--name", "cut", "--allow", "db.test:5432")
+	cmd := w.Command("exec", "--timeout", "20s", "cut", "--", "python3", "-c", `
 import socket, time
 s = socket.create_connection(('db.test', 5432), 5)
 print(s.recv(10), flush=True)
@@ -77,7 +80,7 @@ except OSError as e:
 	if n, err := out.Read(b); err != nil || !strings.Contains(string(b[:n]), "ready") {
 		t.Fatalf("no flow: %q, %v", b[:n], err)
 	}
-	w.must("egress", "remove", "cut", "db.test:5432")
+	w.Must("egress", "remove", "cut", "db.test:5432")
 	var rest strings.Builder
 	for {
 		n, err := out.Read(b)
@@ -90,12 +93,12 @@ except OSError as e:
 	if !strings.Contains(rest.String(), "cut ") || !strings.Contains(rest.String(), "again ") || strings.Contains(rest.String(), "ready") {
 		t.Errorf("inside: %s", rest.String())
 	}
-	w.must("rm", "-f", "cut")
-	w.none(asksResolver, toDatabase)
+	w.Must("rm", "-f", "cut")
+	nothingSent(w, asksResolver, toDatabase)
 }
 
-func daemonDies(t *testing.T, w *testnet) {
-	w.must("start", "--name", "beat", "box", "--", "python3", "-c", `
+func daemonDies(t *testing.T, w *testnet.Network) {
+	w.Must("start", "--name", "beat", "box", "--", "python3", "-c", `
 import socket, time
 socket.setdefaulttimeout(1)
 web, db = socket.gethostbyname('allowed.test'), socket.gethostbyname('db.test')
@@ -110,78 +113,78 @@ while True:
     time.sleep(0.05)
 `)
 	beats := func() int {
-		_, requests := w.heard()
+		_, requests := w.Heard()
 		return len(requests)
 	}
-	if !poll(func() bool { return beats() > 0 }) {
+	if !fixture.Poll(func() bool { return beats() > 0 }) {
 		t.Fatal("nothing came")
 	}
-	w.kill9()
-	w.gone()
+	w.Kill9()
+	w.Packets()
 	beats()
 	<-time.After(1500 * time.Millisecond) // the time in which something would leave
-	w.none()
+	nothingSent(w)
 	// The next daemon lets out what is allowed, and nothing else.
-	w.inside(w.begin)
-	if !poll(func() bool { return beats() > 0 }) {
+	w.Inside(w.Begin)
+	if !fixture.Poll(func() bool { return beats() > 0 }) {
 		t.Error("nothing came under the next daemon")
 	}
-	w.none(asksResolver, toAllowed80, toDatabase)
+	nothingSent(w, asksResolver, toAllowed80, toDatabase)
 	// Without what holds its link the sandbox has no network any more, and says so.
-	w.kill9()
-	w.killHolder()
-	w.gone()
+	w.Kill9()
+	killHolder(w)
+	w.Packets()
 	beats()
 	<-time.After(500 * time.Millisecond)
-	w.none()
-	w.inside(w.begin)
-	if out := w.must("inspect", "box"); !strings.Contains(out, "network is closed") {
+	nothingSent(w)
+	w.Inside(w.Begin)
+	if out := w.Must("inspect", "box"); !strings.Contains(out, "network is closed") {
 		t.Errorf("not degraded:\n%s", out)
 	}
 	<-time.After(time.Second)
-	w.none()
+	nothingSent(w)
 }
 
 // killHolder kills what holds links for a home's daemons.
-func (w *testnet) killHolder() {
-	w.t.Helper()
+func killHolder(w *testnet.Network) {
+	w.T.Helper()
 	killed := false
-	for _, p := range w.processes() {
-		line, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(p.pid), "cmdline"))
+	for _, p := range w.Processes() {
+		line, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(p.PID), "cmdline"))
 		if err == nil && strings.Contains(string(line), "holder") {
-			killed = syscall.Kill(p.pid, syscall.SIGKILL) == nil
+			killed = syscall.Kill(p.PID, syscall.SIGKILL) == nil
 		}
 	}
 	if !killed {
-		w.t.Fatal("no process holds the links")
+		w.T.Fatal("no process holds the links")
 	}
 }
 
 // TestFloodsOfFlows: what a sandbox leaves unread or half open is held in bounds, by
 // the daemon that all sandboxes share, and others go on.
 func TestFloodsOfFlows(t *testing.T) {
-	w := newTestnet(t, "version: 1\nmin_tier: namespace\n", "")
+	w := testnet.New(t, "version: 1\nmin_tier: namespace\n", "")
 	for _, engine := range []string{"gvisor", "native"} { // the others have the links of native
 		t.Run(engine, func(t *testing.T) {
-			w.t = t
-			w.revive()
-			w.floodFlows(engine)
+			w.T = t
+			w.Revive()
+			floodFlows(w, engine)
 		})
 	}
-	w.t = t
+	w.T = t
 }
 
-func (w *testnet) floodFlows(engine string) {
-	w.t.Helper()
-	w.must("create", "--engine", engine, "--name", "flood", "--allow", "db.test:5433", "--allow", "db.test:5434", "--allow", "allowed.test")
-	w.must("create", "--engine", engine, "--name", "other", "--allow", "allowed.test")
+func floodFlows(w *testnet.Network, engine string) {
+	w.T.Helper()
+	w.Must("create", "--engine", engine, "--name", "flood", "--allow", "db.test:5433", "--allow", "db.test:5434", "--allow", "allowed.test")
+	w.Must("create", "--engine", engine, "--name", "other", "--allow", "allowed.test")
 	ask := func() {
-		w.t.Helper()
-		w.must("exec", "other", "--", "curl", "-sS", "--max-time", "10", "http://allowed.test/")
+		w.T.Helper()
+		w.Must("exec", "other", "--", "curl", "-sS", "--max-time", "10", "http://allowed.test/")
 	}
 	ask()
-	w.peak()
-	before := w.peak()
+	peakMemory(w.Fixture)
+	before := peakMemory(w.Fixture)
 	for _, c := range []struct{ what, program string }{
 		{"half open", `
 socks = []
@@ -231,15 +234,15 @@ while time.time() < end:
 print(len(socks))
 `},
 	} {
-		w.attack("flood", c.program)
-		after := w.peak()
-		w.t.Logf("%s: %d MiB before, %d MiB after", c.what, before>>20, after>>20)
+		w.Attack("flood", c.program)
+		after := peakMemory(w.Fixture)
+		w.T.Logf("%s: %d MiB before, %d MiB after", c.what, before>>20, after>>20)
 		// The most that was at once, so that a late collector counts; what is sent
 		// here without bounds would be gigabytes.
 		if grown := after - before; grown > 256<<20 {
-			w.t.Errorf("%s: the daemon has grown by %d MiB", c.what, grown>>20)
+			w.T.Errorf("%s: the daemon has grown by %d MiB", c.what, grown>>20)
 		}
 		ask()
 	}
-	w.must("rm", "-f", "flood", "other")
+	w.Must("rm", "-f", "flood", "other")
 }

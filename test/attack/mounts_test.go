@@ -1,6 +1,6 @@
 //go:build linux
 
-package e2e_test
+package attack_test
 
 import (
 	"bytes"
@@ -13,6 +13,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
 
 // mountAttacks try to uncover what rules and mounts cover, and to undo them, by mounts
@@ -291,8 +293,8 @@ func TestAttackMounts(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("needs amd64, whose numbers of system calls the attacks have")
 	}
-	onEnginesAnyUser(t, func(t *testing.T, engine string) {
-		h := newFixture(t)
+	fixture.OnEnginesAnyUser(t, func(t *testing.T, engine string) {
+		h := fixture.New(t)
 		rules := engine == "gvisor" // the others refuse rules on paths of mounts
 		for _, c := range []struct {
 			name      string
@@ -321,19 +323,19 @@ func TestAttackMounts(t *testing.T) {
 					flags = append(flags, "--rule", at+"/"+r)
 				}
 			}
-			if out, status := h.try(flags...); status != 0 {
+			if out, status := h.Try(flags...); status != 0 {
 				if os.Geteuid() != 0 && engine != "gvisor" {
 					t.Skipf("needs an engine %s that works for this user: %s", engine, out)
 				}
 				t.Fatalf("create: status %d\n%s", status, out)
 			}
 			for _, user := range []string{"0", "1000"} {
-				if _, status := h.try("exec", "--user", user, "attacker", "--", "true"); status != 0 {
+				if _, status := h.Try("exec", "--user", user, "attacker", "--", "true"); status != 0 {
 					continue // there is only one user inside
 				}
 				t.Run(c.name+" as "+user, func(t *testing.T) {
-					h.t = t
-					out, status := h.attackMounts(engine, user, at, rules)
+					h.T = t
+					out, status := attackMounts(h, engine, user, at, rules)
 					if strings.Contains(out, "ESCAPED") || status != 0 {
 						t.Errorf("status %d\n%s", status, out)
 					}
@@ -341,27 +343,27 @@ func TestAttackMounts(t *testing.T) {
 						t.Errorf("the host's directories held\n\t%v\nand hold\n\t%v", before, after)
 					}
 				})
-				h.t = t
+				h.T = t
 			}
 			if engine == "gvisor" {
 				// The record has it as any other refusal of a rule.
-				if !poll(func() bool {
-					return strings.Contains(h.must("events", "--json", "attacker"), `tried to \"mount\"`)
+				if !fixture.Poll(func() bool {
+					return strings.Contains(h.Must("events", "--json", "attacker"), `tried to \"mount\"`)
 				}) {
-					t.Errorf("a refused layer is not told:\n%s", h.must("events", "attacker"))
+					t.Errorf("a refused layer is not told:\n%s", h.Must("events", "attacker"))
 				}
 			}
-			h.alive("attacker")
-			h.must("rm", "-f", "attacker")
+			alive(h, "attacker")
+			h.Must("rm", "-f", "attacker")
 		}
-		h.left()
+		h.Left()
 	})
 }
 
 // attackMounts makes the attacks as a user of a sandbox.
-func (h *fixture) attackMounts(engine, user, top string, rules bool) (string, int) {
-	h.t.Helper()
-	cmd := h.command("exec", "--user", user, "--timeout", "100s", "attacker", "--", "python3", "-")
+func attackMounts(h *fixture.Fixture, engine, user, top string, rules bool) (string, int) {
+	h.T.Helper()
+	cmd := h.Command("exec", "--user", user, "--timeout", "100s", "attacker", "--", "python3", "-")
 	var in bytes.Buffer
 	fmt.Fprintf(&in, "ENGINE = %q\nTOP = %q\nRULES = bool(%d)\n", engine, top, map[bool]int{true: 1}[rules])
 	in.WriteString(enginePrelude + mountAttacks)

@@ -1,6 +1,6 @@
 //go:build linux
 
-package e2e_test
+package attack_test
 
 import (
 	"archive/tar"
@@ -13,66 +13,15 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/cloche-dev/cloche/test/fixture"
 )
-
-// attackedEngine is an engine that is attacked where it can run.
-type attackedEngine struct {
-	name string
-	// missing says why it cannot; nil is never.
-	missing func() string
-}
-
-// attackedEngines are those that need no other daemon. All but the first
-// have the host's kernel.
-func attackedEngines() []attackedEngine {
-	needRoot := func() string {
-		if os.Geteuid() != 0 {
-			return "needs root: another user has not all limits on this engine"
-		}
-		return ""
-	}
-	return []attackedEngine{
-		{name: "gvisor"},
-		{"native", needRoot},
-		{"nsjail", func() string {
-			if ok, err := condition("nsjail"); !ok || err != nil {
-				return "needs nsjail: in PATH, or where " + nsjailVar + " says"
-			}
-			return needRoot()
-		}},
-		{"oci", func() string {
-			if _, err := exec.LookPath("runc"); err != nil {
-				return "needs the runtime runc"
-			}
-			return needRoot()
-		}},
-	}
-}
-
-// run runs a test for the engine where it can run.
-func (e attackedEngine) run(t *testing.T, f func(*testing.T)) {
-	t.Run(e.name, func(t *testing.T) {
-		if e.missing != nil {
-			if why := e.missing(); why != "" {
-				t.Skip(why)
-			}
-		}
-		f(t)
-	})
-}
-
-// nsjailHere tells daemons that are started from here on where nsjail is.
-func nsjailHere(t *testing.T) {
-	t.Helper()
-	t.Setenv("CLOCHE__NSJAIL__PATH", nsjailProgram())
-}
 
 // TestAttackEngines attacks each engine that runs here by all of it. The neighbour of
 // each attacker must not notice, and the attacker's own agent must live.
@@ -80,84 +29,84 @@ func TestAttackEngines(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("needs amd64, whose numbers of system calls the attacks have")
 	}
-	nsjailHere(t)
-	h := newFixture(t)
-	for _, e := range attackedEngines() {
-		e.run(t, func(t *testing.T) {
+	fixture.NsjailHere(t)
+	h := fixture.New(t)
+	for _, e := range fixture.Engines() {
+		e.Run(t, func(t *testing.T) {
 			// A subtest may end by h.t's FailNow, which must be its own.
 			within := func(name string, f func()) {
 				t.Run(name, func(t *testing.T) {
-					h.t = t
-					h.revive()
+					h.T = t
+					h.Revive()
 					f()
 				})
-				h.t = t
+				h.T = t
 			}
-			h.t = t
-			h.must("create", "--engine", e.name, "--name", "neighbour")
-			h.must("create", "--engine", e.name, "--name", "attacker")
+			h.T = t
+			h.Must("create", "--engine", e.Name, "--name", "neighbour")
+			h.Must("create", "--engine", e.Name, "--name", "attacker")
 			for _, a := range attacks {
-				if a.hostKernel && e.name == "gvisor" {
+				if a.hostKernel && e.Name == "gvisor" {
 					continue
 				}
-				within(a.name, func() { h.attackEngine(e.name, a) })
+				within(a.name, func() { attackEngine(h, e.Name, a) })
 			}
-			within("A04 a flood of output", h.floodOutput)
-			within("A05 a flood of execs", h.floodExecs)
-			within("A14 archives that become large", func() { h.fillByArchives(e.name) })
-			h.alive("attacker")
-			h.alive("neighbour")
-			h.must("rm", "-f", "attacker", "neighbour")
-			h.left()
+			within("A04 a flood of output", func() { floodOutput(h) })
+			within("A05 a flood of execs", func() { floodExecs(h) })
+			within("A14 archives that become large", func() { fillByArchives(h, e.Name) })
+			alive(h, "attacker")
+			alive(h, "neighbour")
+			h.Must("rm", "-f", "attacker", "neighbour")
+			h.Left()
 		})
 	}
-	h.t = t
+	h.T = t
 }
 
 // alive asserts that a sandbox answers.
-func (h *fixture) alive(sandbox string) {
-	h.t.Helper()
-	if got := h.must("exec", sandbox, "--", "echo", "here"); got != "here\n" {
-		h.t.Errorf("%s says %q", sandbox, got)
+func alive(h *fixture.Fixture, sandbox string) {
+	h.T.Helper()
+	if got := h.Must("exec", sandbox, "--", "echo", "here"); got != "here\n" {
+		h.T.Errorf("%s says %q", sandbox, got)
 	}
 }
 
 // attackEngine makes one attack, in the common sandbox or in one of its own.
-func (h *fixture) attackEngine(engine string, a attack) {
-	h.t.Helper()
+func attackEngine(h *fixture.Fixture, engine string, a attack) {
+	h.T.Helper()
 	if slices.Contains(a.flags, "--memory") {
-		h.needs(engine, "memory_bytes")
+		h.Needs(engine, "memory_bytes")
 	}
 	at, alone := "attacker", a.alone || len(a.flags) > 0
 	if alone {
 		at = "loner"
-		h.must(append([]string{"create", "--engine", engine, "--name", at}, a.flags...)...)
+		h.Must(append([]string{"create", "--engine", engine, "--name", at}, a.flags...)...)
 	}
-	cmd := h.command("exec", "--timeout", "60s", at, "--", "python3", "-")
+	cmd := h.Command("exec", "--timeout", "60s", at, "--", "python3", "-")
 	cmd.Stdin = strings.NewReader("ENGINE = '" + engine + "'\n" + enginePrelude + a.program)
 	b, _ := cmd.CombinedOutput()
 	out, status := string(b), cmd.ProcessState.ExitCode()
 	if strings.Contains(out, "ESCAPED") {
-		h.t.Errorf("%s", out)
+		h.T.Errorf("%s", out)
 	}
 	if status != 0 && !a.ends {
-		h.t.Errorf("the attack came to nothing: status %d\n%s", status, out)
+		h.T.Errorf("the attack came to nothing: status %d\n%s", status, out)
 	}
 	if alone {
-		h.alive("neighbour")
+		alive(h, "neighbour")
 		if !a.ends {
-			h.alive(at)
+			alive(h, at)
 		}
-		h.must("rm", "-f", at)
+		h.Must("rm", "-f", at)
 	}
 }
 
 // floodOutput writes what no terminal, no line and no memory should see. What is kept
 // has a bound, dropped output is counted, and the daemon does not grow.
-func (h *fixture) floodOutput() {
-	h.t.Helper()
-	before := h.peak()
-	out, status := h.try("exec", "--json", "attacker", "--", "python3", "-c", `
+func floodOutput(h *fixture.Fixture) {
+	h.T.Helper()
+	before := peakMemory(h)
+	out, status := h.Try("exec", "--json", "attacker", "--", "python3", "-c", `
 import os
 data = (b"\x1b[2J\x1b]0;x\x07\xff\xfe\0" + os.urandom(4096)) * 256
 for fd in (1, 2):
@@ -172,40 +121,40 @@ for fd in (1, 2):
 		StderrBytes counts `json:"stderr_bytes"`
 	}
 	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 0 {
-		h.t.Fatalf("status %d, %v: %.300q", status, err, out)
+		h.T.Fatalf("status %d, %v: %.300q", status, err, out)
 	}
 	want := counts{1 << 20, 127 << 20}
 	if !r.Truncated || r.StdoutBytes != want || r.StderrBytes != want {
-		h.t.Errorf("%+v, want %+v of each stream", r, want)
+		h.T.Errorf("%+v, want %+v of each stream", r, want)
 	}
-	if grown := h.peak() - before; grown > 64<<20 {
-		h.t.Errorf("the daemon has grown by %d MiB", grown>>20)
+	if grown := peakMemory(h) - before; grown > 64<<20 {
+		h.T.Errorf("the daemon has grown by %d MiB", grown>>20)
 	}
 }
 
-// peak is the memory of the daemon, at its highest since the last call.
-func (h *fixture) peak() int64 {
-	h.t.Helper()
-	dir := fmt.Sprintf("/proc/%d/", h.daemon.Process.Pid)
+// peakMemory is the memory of the daemon, at its highest since the last call.
+func peakMemory(h *fixture.Fixture) int64 {
+	h.T.Helper()
+	dir := fmt.Sprintf("/proc/%d/", h.Daemon.Process.Pid)
 	b, err := os.ReadFile(dir + "status")
 	if err != nil {
-		h.t.Fatal(err)
+		h.T.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(b), "VmHWM:")
 	var kib int64
 	if _, err := fmt.Sscan(rest, &kib); err != nil {
-		h.t.Fatal(err)
+		h.T.Fatal(err)
 	}
 	if err := os.WriteFile(dir+"clear_refs", []byte("5"), 0); err != nil {
-		h.t.Fatal(err)
+		h.T.Fatal(err)
 	}
 	return kib << 10
 }
 
 // floodExecs asks for more than may be under way at once. Those that are too many are
 // refused, in words that a program understands, and the others are not disturbed.
-func (h *fixture) floodExecs() {
-	h.t.Helper()
+func floodExecs(h *fixture.Fixture) {
+	h.T.Helper()
 	const asked, most = 250, 192
 	var mu sync.Mutex
 	var held []net.Conn
@@ -222,9 +171,9 @@ func (h *fixture) floodExecs() {
 	failed := make(chan error, asked)
 	var wg sync.WaitGroup
 	for range asked {
-		c, err := h.post("/v1/sandboxes/attacker/exec", `{"argv":["sleep","1000"]}`)
+		c, err := h.Post("/v1/sandboxes/attacker/exec", `{"argv":["sleep","1000"]}`)
 		if err != nil {
-			h.t.Fatal(err)
+			h.T.Fatal(err)
 		}
 		mu.Lock()
 		held = append(held, c)
@@ -238,20 +187,20 @@ func (h *fixture) floodExecs() {
 		})
 	}
 	// None of them ends by itself, so the others are all refused.
-	all := poll(func() bool { return refused.Load() >= asked-most || len(failed) > 0 })
-	h.alive("neighbour")
+	all := fixture.Poll(func() bool { return refused.Load() >= asked-most || len(failed) > 0 })
+	alive(h, "neighbour")
 	hangUp()
 	wg.Wait()
 	close(failed)
 	for err := range failed {
-		h.t.Errorf("an answer: %v", err)
+		h.T.Errorf("an answer: %v", err)
 	}
 	if n := refused.Load(); !all || n != asked-most {
-		h.t.Errorf("%d of %d execs were refused, want %d", n, asked, asked-most)
+		h.T.Errorf("%d of %d execs were refused, want %d", n, asked, asked-most)
 	}
 	// Those whose callers have gone end.
-	if !poll(func() bool { _, status := h.try("exec", "attacker", "--", "true"); return status == 0 }) {
-		h.t.Error("there is no room again")
+	if !fixture.Poll(func() bool { _, status := h.Try("exec", "attacker", "--", "true"); return status == 0 }) {
+		h.T.Error("there is no room again")
 	}
 }
 
@@ -273,9 +222,9 @@ func refusal(c net.Conn) error {
 }
 
 // fillByArchives sends archives that claim more than they have, and more than fits.
-func (h *fixture) fillByArchives(engine string) {
-	h.t.Helper()
-	h.must("create", "--engine", engine, "--name", "small", "--disk", "64MiB")
+func fillByArchives(h *fixture.Fixture, engine string) {
+	h.T.Helper()
+	h.Must("create", "--engine", engine, "--name", "small", "--disk", "64MiB")
 	for _, c := range []struct {
 		what   string
 		header tar.Header
@@ -287,15 +236,15 @@ func (h *fixture) fillByArchives(engine string) {
 	} {
 		var head bytes.Buffer
 		if err := tar.NewWriter(&head).WriteHeader(&c.header); err != nil {
-			h.t.Fatal(err)
+			h.T.Fatal(err)
 		}
-		cmd := h.command("cp", "--json", "-", "small:/var/bomb")
-		cmd.Stdin = io.MultiReader(&head, io.LimitReader(letters{}, c.header.Size))
+		cmd := h.Command("cp", "--json", "-", "small:/var/bomb")
+		cmd.Stdin = io.MultiReader(&head, io.LimitReader(fixture.Letters{}, c.header.Size))
 		out, err := cmd.CombinedOutput()
 		if err == nil || !strings.Contains(string(out), `"`+c.code+`"`) {
-			h.t.Errorf("%s: %v, %s", c.what, err, out)
+			h.T.Errorf("%s: %v, %s", c.what, err, out)
 		}
 	}
-	h.must("exec", "small", "--", "sh", "-c", "rm -rf /var/bomb && head -c 1000000 /dev/zero > /var/again")
-	h.must("rm", "-f", "small")
+	h.Must("exec", "small", "--", "sh", "-c", "rm -rf /var/bomb && head -c 1000000 /dev/zero > /var/again")
+	h.Must("rm", "-f", "small")
 }
