@@ -17,9 +17,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/coder/websocket"
+
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
-	"github.com/coder/websocket"
 )
 
 func TestHosts(t *testing.T) {

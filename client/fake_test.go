@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/httpapi"
-	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
+	"github.com/cloche-dev/cloche/test/mockcore"
 )
 
 // local starts a daemon that isolates nothing on a unix socket, and returns its
@@ -32,12 +32,12 @@ func withBox() (*client.Client, *client.Sandbox, func()) {
 	return c, box, end
 }
 
-func start() (*client.Client, *httpapitest.Core, func()) {
+func start() (*client.Client, *mockcore.Core, func()) {
 	dir, err := os.MkdirTemp("", "cl")
 	if err != nil {
 		log.Panic(err)
 	}
-	core := httpapitest.New()
+	core := mockcore.New()
 	server, err := httpapi.New(httpapi.Options{Core: core, Version: "1.0.0"})
 	if err != nil {
 		log.Panic(err)

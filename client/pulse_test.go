@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
-	"github.com/coder/websocket"
 )
 
 // TestSilence: a call ends when the daemon answers nothing any more, and goes on as long

@@ -19,7 +19,7 @@ import (
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
-	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
+	"github.com/cloche-dev/cloche/test/mockcore"
 )
 
 // wire carries connections inside this process, and cuts them after a random
@@ -149,10 +149,10 @@ func (f *frail) Write(p []byte) (int, error) {
 
 // bubble runs fn with a client of a core, over a wire, in time that passes when
 // nothing happens. It fails when a goroutine is left.
-func bubble(t *testing.T, seed uint64, o client.Options, fn func(t *testing.T, c *client.Client, w *wire, core *httpapitest.Core)) {
+func bubble(t *testing.T, seed uint64, o client.Options, fn func(t *testing.T, c *client.Client, w *wire, core *mockcore.Core)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		fake := httpapitest.New()
+		fake := mockcore.New()
 		server, err := httpapi.New(httpapi.Options{Core: fake})
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func randomBytes(rng *rand.Rand, n int) []byte {
 func TestAttachOverABadWire(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			bubble(t, seed, client.Options{}, func(t *testing.T, c *client.Client, w *wire, _ *httpapitest.Core) {
+			bubble(t, seed, client.Options{}, func(t *testing.T, c *client.Client, w *wire, _ *mockcore.Core) {
 				ctx := t.Context()
 				if _, err := c.StartProcess(ctx, "box", api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "cat", Argv: []string{"cat"}}, OpenStdin: true}); err != nil {
 					t.Fatal(err)
@@ -268,7 +268,7 @@ func TestAttachOverABadWire(t *testing.T) {
 func TestLogsOverABadWire(t *testing.T) {
 	for _, one := range []string{"cat", ""} {
 		t.Run("of "+one, func(t *testing.T) {
-			bubble(t, 5, client.Options{}, func(t *testing.T, c *client.Client, w *wire, _ *httpapitest.Core) {
+			bubble(t, 5, client.Options{}, func(t *testing.T, c *client.Client, w *wire, _ *mockcore.Core) {
 				ctx := t.Context()
 				in := randomBytes(rand.New(rand.NewPCG(7, 7)), 400_000)
 				for _, id := range []string{"cat", "dog"} {
@@ -339,7 +339,7 @@ func sound(w *wire) func(context.Context, string, string) (net.Conn, error) {
 // TestEventsOverABadWire: every event comes once, in order, and a reader that
 // wants none of the past misses nothing that happens while it is away.
 func TestEventsOverABadWire(t *testing.T) {
-	bubble(t, 3, client.Options{}, func(t *testing.T, c *client.Client, w *wire, _ *httpapitest.Core) {
+	bubble(t, 3, client.Options{}, func(t *testing.T, c *client.Client, w *wire, _ *mockcore.Core) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		w.set(1500, false)
@@ -405,7 +405,7 @@ func TestCallsWhileAway(t *testing.T) {
 		t.Run(fmt.Sprintf("off=%v", off), func(t *testing.T) {
 			away := make(chan struct{}, 100)
 			o := client.Options{NoReconnect: off, OnReconnect: func(error, time.Duration) { away <- struct{}{} }}
-			bubble(t, 1, o, func(t *testing.T, c *client.Client, w *wire, _ *httpapitest.Core) {
+			bubble(t, 1, o, func(t *testing.T, c *client.Client, w *wire, _ *mockcore.Core) {
 				ctx := t.Context()
 				if _, err := c.StartProcess(ctx, "box", api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "p", Argv: []string{"sleep"}}, OpenStdin: true}); err != nil {
 					t.Fatal(err)

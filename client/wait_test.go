@@ -12,7 +12,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
-	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
+	"github.com/cloche-dev/cloche/test/mockcore"
 )
 
 // waitFor waits for the cat of the box beside the test.
@@ -34,7 +34,7 @@ func waitFor(ctx context.Context, c *client.Client, timeout time.Duration) <-cha
 func TestWaitOverAWireThatBreaks(t *testing.T) {
 	var notes atomic.Int32
 	o := client.Options{OnReconnect: func(error, time.Duration) { notes.Add(1) }}
-	bubble(t, 1, o, func(t *testing.T, c *client.Client, w *wire, _ *httpapitest.Core) {
+	bubble(t, 1, o, func(t *testing.T, c *client.Client, w *wire, _ *mockcore.Core) {
 		ctx := t.Context()
 		if _, err := c.StartProcess(ctx, "box", api.ProcessSpec{ExecRequest: api.ExecRequest{ExecID: "cat", Argv: []string{"cat"}}, OpenStdin: true}); err != nil {
 			t.Fatal(err)

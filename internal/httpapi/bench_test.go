@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/httpapi"
-	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
+	"github.com/cloche-dev/cloche/test/mockcore"
 )
 
 // BenchmarkListener measures what API server and client add, over a core that does nothing.
@@ -22,7 +22,7 @@ func BenchmarkListener(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	s, err := httpapi.New(httpapi.Options{Core: httpapitest.New()})
+	s, err := httpapi.New(httpapi.Options{Core: mockcore.New()})
 	if err != nil {
 		b.Fatal(err)
 	}

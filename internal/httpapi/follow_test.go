@@ -15,19 +15,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
-	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
-	"github.com/coder/websocket"
+	"github.com/cloche-dev/cloche/test/mockcore"
 )
 
 // inside is a server in a synctest bubble, with a sandbox "box" that has the
 // processes "cat", whose input is open, and "done".
 type inside struct {
 	t      *testing.T
-	core   *httpapitest.Core
+	core   *mockcore.Core
 	server *httpapi.Server
 	ln     *pipeListener
 	client *client.Client
@@ -38,7 +39,7 @@ type inside struct {
 func bubble(t *testing.T, fn func(t *testing.T, h *inside)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		h := &inside{t: t, core: httpapitest.New(), ln: &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}}
+		h := &inside{t: t, core: mockcore.New(), ln: &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}}
 		var err error
 		if h.server, err = httpapi.New(httpapi.Options{Core: h.core}); err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
-	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
+	"github.com/cloche-dev/cloche/test/mockcore"
 )
 
 // FuzzDecodeJSON: what is taken is UTF-8, survives a round trip, and nothing
@@ -52,7 +52,7 @@ func FuzzDecodeJSON(f *testing.F) {
 // FuzzRequest: no request line, header or body makes the server panic or answer
 // with anything but a success or a typed error.
 func FuzzRequest(f *testing.F) {
-	c := httpapitest.New()
+	c := mockcore.New()
 	s, err := httpapi.New(httpapi.Options{Core: c, MaxBody: 4096})
 	if err != nil {
 		f.Fatal(err)

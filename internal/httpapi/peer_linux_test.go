@@ -8,12 +8,13 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/httpapi"
-	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
 	"github.com/cloche-dev/cloche/test/longtest"
-	"golang.org/x/sys/unix"
+	"github.com/cloche-dev/cloche/test/mockcore"
 )
 
 // wire is the loopback interface of a network of its own, which can be cut.
@@ -52,7 +53,7 @@ func TestVanishedPeers(t *testing.T) {
 	longtest.Skip(t, "it waits for silent peers")
 	set := wire(t)
 	set(true)
-	c := httpapitest.New()
+	c := mockcore.New()
 	s, err := httpapi.New(httpapi.Options{Core: c, Token: token})
 	if err != nil {
 		t.Fatal(err)

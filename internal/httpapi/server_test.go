@@ -18,7 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/httpapi"
-	"github.com/cloche-dev/cloche/internal/httpapi/httpapitest"
+	"github.com/cloche-dev/cloche/test/mockcore"
 )
 
 const token = "0123456789abcdef-test"
@@ -26,7 +26,7 @@ const token = "0123456789abcdef-test"
 // fixture is a server on a unix socket and on TCP.
 type fixture struct {
 	t      *testing.T
-	core   *httpapitest.Core
+	core   *mockcore.Core
 	server *httpapi.Server
 	unix   string
 	tcp    string
@@ -43,7 +43,7 @@ func openWith(t *testing.T, change func(*httpapi.Options)) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	h := &fixture{t: t, core: httpapitest.New(), unix: filepath.Join(dir, "s"), log: &lockedBuffer{}}
+	h := &fixture{t: t, core: mockcore.New(), unix: filepath.Join(dir, "s"), log: &lockedBuffer{}}
 	o := httpapi.Options{
 		Core: h.core, Token: token, Origins: []string{"HTTPS://tools.example:443"}, Hosts: []string{"Box.example.:7070", "*.wild.example", "tools.example"},
 		Version: "test", MaxBody: 1 << 20, Logger: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -328,7 +328,7 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 }
 
 func TestTCPNeedsToken(t *testing.T) {
-	s, err := httpapi.New(httpapi.Options{Core: httpapitest.New()})
+	s, err := httpapi.New(httpapi.Options{Core: mockcore.New()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +342,7 @@ func TestTCPNeedsToken(t *testing.T) {
 	if _, err := net.Dial("tcp", ln.Addr().String()); err == nil {
 		t.Error("the listener is still open")
 	}
-	if _, err := httpapi.New(httpapi.Options{Core: httpapitest.New(), Token: "short"}); api.CodeOf(err) != api.CodeInvalid {
+	if _, err := httpapi.New(httpapi.Options{Core: mockcore.New(), Token: "short"}); api.CodeOf(err) != api.CodeInvalid {
 		t.Errorf("a short token: %v, want a refusal", err)
 	}
 }
@@ -408,7 +408,7 @@ func TestRunOfDeadCaller(t *testing.T) {
 
 // TestKnownCaller serves a listener inside the process.
 func TestKnownCaller(t *testing.T) {
-	s, err := httpapi.New(httpapi.Options{Core: httpapitest.New(), Version: "test"})
+	s, err := httpapi.New(httpapi.Options{Core: mockcore.New(), Version: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

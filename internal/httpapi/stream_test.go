@@ -13,9 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
-	"github.com/coder/websocket"
 )
 
 // ws is a WebSocket without the manners of the client package.

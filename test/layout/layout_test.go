@@ -129,7 +129,7 @@ var imports = map[string][]string{
 	"internal/metrics":                  {"api"},
 	"internal/job":                      {"api", "internal/hostfile"},
 	"internal/httpapi":                  {"api", "api/openapi", "internal/await", "internal/core", "internal/peercred", "internal/reverse", "internal/secret"},
-	"internal/httpapi/httpapitest":      {"api", "internal/core", "internal/httpapi"},
+	"test/mockcore":                     {"api", "internal/core", "internal/httpapi"},
 	"internal/e2bapi":                   {"api", "internal/core", "internal/e2bapi/envd", "internal/hostfile"},
 	"internal/e2bapi/envd":              {"api", "internal/core", "internal/e2bapi/envd/envdpb"},
 	"internal/e2bapi/envd/envdpb":       {},

@@ -1,7 +1,7 @@
-// Package httpapitest is a core for the tests of everything that talks to the
+// Package mockcore is a core for the tests of everything that talks to the
 // native API. It isolates nothing: its sandboxes are maps, and its programs are
 // a few functions.
-package httpapitest
+package mockcore
 
 import (
 	"context"
