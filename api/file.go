@@ -92,3 +92,43 @@ type FileList struct {
 	// Next is the cursor of the next page; empty on the last.
 	Next string `json:"next,omitempty"`
 }
+
+// WatchOptions configures a watch of a directory.
+type WatchOptions struct {
+	// Recursive includes the directories below, and those that are created later. Symlinks are not
+	// followed.
+	Recursive bool
+	// Entries adds information about the file to its changes.
+	Entries bool
+}
+
+// FileChange is one change in a watched directory.
+type FileChange struct {
+	Kind FileChangeKind `json:"kind"`
+	// Name is the path relative to the watched directory. It is empty for the directory itself. For a
+	// path that is not UTF-8, NameBytes holds the raw path, and Name a readable form.
+	Name      string `json:"name"`
+	NameBytes []byte `json:"name_bytes,omitempty"`
+	// Info describes the file after the change. It is missing without WatchOptions.Entries, and if
+	// the file no longer exists.
+	Info *FileInfo `json:"info,omitempty"`
+}
+
+// FileChangeKind says what happened to a file.
+type FileChangeKind string
+
+// Kinds of changes.
+const (
+	// FileReady comes first: the watch reports each change after it.
+	FileReady FileChangeKind = "ready"
+	// FileCreate is a new name. A move is a FileRename of the old name and a FileCreate of the new one.
+	FileCreate FileChangeKind = "create"
+	// FileWrite is new content. Several writes in a row may be one change.
+	FileWrite  FileChangeKind = "write"
+	FileRemove FileChangeKind = "remove"
+	FileRename FileChangeKind = "rename"
+	// FileChmod is a change of permissions, owner or times.
+	FileChmod FileChangeKind = "chmod"
+	// FileOverflow says that changes were lost: list the directory to see its present content.
+	FileOverflow FileChangeKind = "overflow"
+)

@@ -135,6 +135,35 @@ func (f Files) Stat(ctx context.Context, path string, follow bool) (api.FileInfo
 	return info, f.c.call(ctx, http.MethodGet, p, q, nil, &info)
 }
 
+// Watch calls fn with the changes in a directory, in order, and returns fn's error unchanged. The first
+// change has the kind api.FileReady: each later change is reported. Watch returns nil when the directory
+// is removed. A connection that breaks ends it with an error, because changes may have been missed.
+func (f Files) Watch(ctx context.Context, path string, o api.WatchOptions, fn func(api.FileChange) error) error {
+	p, q, err := f.at("/watch", path)
+	if err != nil {
+		return err
+	}
+	if o.Recursive {
+		q.Set("recursive", "true")
+	}
+	if o.Entries {
+		q.Set("entries", "true")
+	}
+	return f.c.lines(ctx, http.MethodGet, p, q, nil, func(line []byte) error {
+		var l struct {
+			api.FileChange
+			Error *api.Error `json:"error"`
+		}
+		if err := decode(line, &l); err != nil {
+			return err
+		}
+		if l.Error != nil {
+			return l.Error
+		}
+		return fn(l.FileChange)
+	})
+}
+
 // List returns one page of a directory, sorted by name. cursor is FileList.Next of the previous
 // page. A limit of 0 is the daemon's default.
 func (f Files) List(ctx context.Context, path, cursor string, limit int) (api.FileList, error) {

@@ -56,6 +56,16 @@ func (s *Service) ListFiles(ctx context.Context, caller Caller, ref string, at a
 	return list, s.looked(ctx, caller, policy.VerbListFiles, ref, at, err)
 }
 
+// WatchFiles calls fn with the changes in a directory, first with api.FileReady. It returns nil when the
+// directory is removed, and otherwise an error: of fn, the end of ctx or the loss of the sandbox.
+func (s *Service) WatchFiles(ctx context.Context, caller Caller, ref string, at api.FilePlace, o api.WatchOptions, fn func(api.FileChange) error) error {
+	err := checkAccess(at.FileAccess)
+	if err == nil {
+		err = s.opts.Sandboxes.WatchFiles(ctx, caller, ref, at, o, fn)
+	}
+	return s.looked(ctx, caller, policy.VerbListFiles, ref, at, err)
+}
+
 // ReadFile streams a file; the caller closes the reader.
 func (s *Service) ReadFile(ctx context.Context, caller Caller, ref string, at api.FilePlace, offset, length int64) (io.ReadCloser, api.FileInfo, error) {
 	var r io.ReadCloser

@@ -107,6 +107,7 @@ type Core interface {
 	RemoveRecording(ctx context.Context, caller core.Caller, name string) error
 
 	StatFile(ctx context.Context, caller core.Caller, ref string, at api.FilePlace, follow bool) (api.FileInfo, error)
+	WatchFiles(ctx context.Context, caller core.Caller, ref string, at api.FilePlace, o api.WatchOptions, fn func(api.FileChange) error) error
 	ListFiles(ctx context.Context, caller core.Caller, ref string, at api.FilePlace, cursor string, limit int) (api.FileList, error)
 	ReadFile(ctx context.Context, caller core.Caller, ref string, at api.FilePlace, offset, length int64) (io.ReadCloser, api.FileInfo, error)
 	WriteFile(ctx context.Context, caller core.Caller, ref string, at api.FilePlace, mode uint32, r io.Reader) (api.FileInfo, error)

@@ -24,6 +24,7 @@ func (s files) routes() []route {
 		{http.MethodDelete, "/v1/sandboxes/{ref}/files", "remove_file", paceCall, s.removeFile},
 		{http.MethodGet, "/v1/sandboxes/{ref}/files/stat", "stat_file", paceCall, s.statFile},
 		{http.MethodGet, "/v1/sandboxes/{ref}/files/list", "list_files", paceCall, s.listFiles},
+		{http.MethodGet, "/v1/sandboxes/{ref}/files/watch", "list_files", paceWait, s.watchFiles},
 		{http.MethodPost, "/v1/sandboxes/{ref}/files/move", "move_file", paceCall, s.moveFile},
 		{http.MethodPost, "/v1/sandboxes/{ref}/files/mkdir", "write_file", paceCall, s.makeDir},
 		{http.MethodPost, "/v1/sandboxes/{ref}/tools/read", "read_file", paceCall, tool(s.Server, s.core.ReadText)},
@@ -122,6 +123,18 @@ func (s files) statFile(w http.ResponseWriter, r request) error {
 	}
 	writeJSON(w, http.StatusOK, info)
 	return nil
+}
+
+// watchFiles answers with the changes in a directory, a line each, until the directory is removed.
+func (s files) watchFiles(w http.ResponseWriter, r request) error {
+	q := queryOf(r)
+	at, o := q.place(), api.WatchOptions{Recursive: q.boolean("recursive"), Entries: q.boolean("entries")}
+	if err := q.end(); err != nil {
+		return err
+	}
+	return s.lines(w, r, true, func(ctx context.Context, lines *lineWriter) error {
+		return s.core.WatchFiles(ctx, r.caller, r.ref(), at, o, func(c api.FileChange) error { return lines.write(c) })
+	})
 }
 
 func (s files) listFiles(w http.ResponseWriter, r request) error {

@@ -22,6 +22,7 @@ import (
 // request: see Create.
 type Core struct {
 	Ports
+	Watches
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox
 	serial    int

@@ -9,7 +9,7 @@ import (
 // Version is the protocol that this build speaks, and MinVersion the oldest that
 // it still does: a sandbox that the previous release made is still spoken to.
 const (
-	Version    = 8
+	Version    = 9
 	MinVersion = 1
 )
 
@@ -106,6 +106,10 @@ const OpTool Op = "tool"
 // OpUsage asks what runs inside, since version 8. It answers with a Usage.
 const OpUsage Op = "usage"
 
+// OpWatchFiles reports the changes in a directory, since version 9: KindReply frames of an
+// api.FileChange, the first of kind api.FileReady, then KindEnd when the directory is gone.
+const OpWatchFiles Op = "watch_files"
+
 // Usage is what runs inside.
 type Usage struct {
 	// Processes is how many there are beside the agent.
@@ -129,6 +133,8 @@ func (o Op) Since() int {
 		return 6
 	case OpUsage:
 		return 8
+	case OpWatchFiles:
+		return 9
 	}
 	return 1
 }
@@ -181,6 +187,9 @@ type Request struct {
 	Tool *Tool `json:"tool,omitempty"`
 	// Forestall is the field of api.SignalRequest. An older agent ignores it.
 	Forestall bool `json:"forestall,omitempty"`
+
+	// Entries of an OpWatchFiles adds the file to its changes. Since version 9.
+	Entries bool `json:"entries,omitempty"`
 
 	// Since version PlaceSince, of what concerns a file; an older agent does not know what
 	// it would have to heed.

@@ -39,6 +39,7 @@ type FileReads interface {
 	StatFile(ctx context.Context, caller core.Caller, ref string, at api.FilePlace, follow bool) (api.FileInfo, error)
 	ListFiles(ctx context.Context, caller core.Caller, ref string, at api.FilePlace, cursor string, limit int) (api.FileList, error)
 	ReadFile(ctx context.Context, caller core.Caller, ref string, at api.FilePlace, offset, length int64) (io.ReadCloser, api.FileInfo, error)
+	WatchFiles(ctx context.Context, caller core.Caller, ref string, at api.FilePlace, o api.WatchOptions, fn func(api.FileChange) error) error
 }
 
 // FileChanges are core's verbs that change files.

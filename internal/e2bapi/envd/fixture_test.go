@@ -57,8 +57,8 @@ type fixture struct {
 	dir string
 	// sb is what the server is told; a test changes it before its first request.
 	sb envd.Sandbox
-	// changes are what a watch tells after its start; closed is the end of the directory.
-	changes chan envd.FileChange
+	// changes, unless nil, are what a watch reports in place of core's; closed is the end of the directory.
+	changes chan api.FileChange
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -104,7 +104,6 @@ func newFixture(t *testing.T) *fixture {
 	})}
 	f.dir, err = filepath.EvalSymlinks(t.TempDir())
 	check(err)
-	f.changes = make(chan envd.FileChange)
 	f.Server = envd.New(envd.Options{Core: &homed{envd.FromCore(f.Service), f}, Log: logger, Version: "test"})
 	f.box, err = f.Service.Create(t.Context(), operator, api.SandboxSpec{Name: "box", Workspace: &api.Workspace{Dir: f.dir}, Cwd: f.dir}, nil)
 	check(err)
@@ -140,9 +139,12 @@ func (h *homed) ReadFile(ctx context.Context, c core.Caller, ref string, at api.
 	return h.Core.ReadFile(ctx, c, ref, at, offset, length)
 }
 
-// Watch implements envd.FileWatch with the changes of the fixture.
-func (h *homed) Watch(ctx context.Context, _ core.Caller, _ string, _ envd.WatchOptions, fn func(envd.FileChange) error) error {
-	if err := fn(envd.FileChange{Kind: envd.FileReady}); err != nil {
+// WatchFiles reports the changes of the fixture, once it has some, and those of core's otherwise.
+func (h *homed) WatchFiles(ctx context.Context, caller core.Caller, ref string, at api.FilePlace, o api.WatchOptions, fn func(api.FileChange) error) error {
+	if h.f.changes == nil {
+		return h.Core.WatchFiles(ctx, caller, ref, at, o, fn)
+	}
+	if err := fn(api.FileChange{Kind: api.FileReady}); err != nil {
 		return err
 	}
 	for {

@@ -142,7 +142,7 @@ func (w *watcher) fetch() ([]*envdpb.FilesystemEvent, error) {
 
 // CreateWatcher implements the service. The watcher outlives the call.
 func (f *filesystemService) CreateWatcher(ctx context.Context, req *connect.Request[envdpb.CreateWatcherRequest]) (*connect.Response[envdpb.CreateWatcherResponse], error) {
-	dir, by, err := f.watched(ctx, req, req.Msg)
+	dir, err := f.watched(ctx, req, req.Msg)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (f *filesystemService) CreateWatcher(ctx context.Context, req *connect.Requ
 	ref, id := requestOf(ctx).sb.Ref, api.NewID("w")
 	ready := make(chan error, 2)
 	err = f.s.watchers.add(ref, id, w, func() {
-		err := dir.run(live, by, func() error { ready <- nil; return nil }, w.put)
+		err := dir.run(live, func() error { ready <- nil; return nil }, w.put)
 		w.mu.Lock()
 		w.failed = err
 		w.mu.Unlock()
@@ -168,7 +168,7 @@ func (f *filesystemService) CreateWatcher(ctx context.Context, req *connect.Requ
 	}
 	if err != nil {
 		f.s.watchers.remove(ref, id)
-		return nil, fileError(dir.o.Path, err)
+		return nil, fileError(dir.at.Path, err)
 	}
 	return connect.NewResponse(&envdpb.CreateWatcherResponse{WatcherId: id}), nil
 }

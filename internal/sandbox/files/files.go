@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
@@ -77,6 +78,31 @@ func (f *Files) ListFiles(ctx context.Context, caller policy.Caller, ref string,
 	return onAgent(ctx, f, caller, policy.VerbListFiles, ref, func(ctx context.Context, c *agent.Client, _ api.Sandbox) (api.FileList, error) {
 		return c.Files(at.FileAccess).List(ctx, at.Path, cursor, limit)
 	})
+}
+
+// WatchFiles calls fn with the changes in a directory, first with api.FileReady, until fn fails, ctx
+// ends or the directory is removed, which is nil. Only the begin of a watch counts as use of the sandbox.
+func (f *Files) WatchFiles(ctx context.Context, caller policy.Caller, ref string, at api.FilePlace, o api.WatchOptions, fn func(api.FileChange) error) error {
+	s, err := f.find(caller, policy.VerbListFiles, ref)
+	if err != nil {
+		return err
+	}
+	release := sync.OnceFunc(s.Use())
+	defer release()
+	client, err := s.Agent(ctx)
+	if err != nil {
+		return err
+	}
+	var own error // of fn
+	err = client.Files(at.FileAccess).Watch(ctx, at.Path, o, func(c api.FileChange) error {
+		release()
+		own = fn(c)
+		return own
+	})
+	if own != nil {
+		return own
+	}
+	return s.Explain(err)
 }
 
 // ReadFile streams length bytes of a file from offset; a negative length is to

@@ -3,6 +3,10 @@
 package fsop
 
 import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
@@ -15,6 +19,8 @@ type Files struct {
 	id    identity.Identity
 	users *identity.Users
 	rules *pathwalk.Restrictions
+
+	watches atomic.Int32 // the directories that are watched
 }
 
 // New returns the file operations of a sandbox.
@@ -59,6 +65,12 @@ func (fo *Files) onFile(p *session.Call, name string, req *wire.Request) error {
 		return p.JSON(wire.KindReply, list)
 	case wire.OpLarge:
 		return p.JSON(wire.KindReply, large(name, req.Least))
+	case wire.OpWatchFiles:
+		dir, err := pathwalk.Open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return watchError(name, err)
+		}
+		return fo.watch(p, name, dir, func(fn func() error) error { return fn() }, req)
 	case wire.OpRead:
 		return read(p, name, req.Offset, req.Length)
 	case wire.OpWrite:

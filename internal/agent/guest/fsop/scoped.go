@@ -51,6 +51,16 @@ func (fo *Files) doScoped(p *session.Call, name string, req *wire.Request) error
 		}
 		l.Files = identity.Named(l.Files)
 		return p.JSON(wire.KindReply, l)
+	case wire.OpWatchFiles:
+		var dir *os.File
+		err := pl.rights(func() (err error) {
+			dir, err = pl.openAt(name, unix.O_RDONLY|unix.O_DIRECTORY)
+			return err
+		})
+		if err != nil {
+			return watchError(name, err)
+		}
+		return fo.watch(p, name, dir, pl.rights, req)
 	case wire.OpRead:
 		f, err := pl.openFile(name)
 		if err != nil {

@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
+)
+
+// Watch calls fn with the changes in a directory, the first of kind api.FileReady. It returns nil when
+// the directory is removed, and otherwise an error: of fn, unchanged, of the connection, or the end of
+// ctx.
+func (f Files) Watch(ctx context.Context, path string, o api.WatchOptions, fn func(api.FileChange) error) error {
+	k, err := f.c.openIdle(ctx, f.request(wire.Request{Op: wire.OpWatchFiles, Path: api.Bytes(path), Recursive: o.Recursive, Entries: o.Entries}, wire.Place{}))
+	if err != nil {
+		return err
+	}
+	defer k.end()
+	for {
+		kind, payload, err := k.next()
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case wire.KindEnd:
+			return nil
+		case wire.KindReply:
+		default:
+			return unexpected(kind)
+		}
+		c, err := wire.Decode[api.FileChange](payload)
+		if err != nil {
+			return classify(err)
+		}
+		if err := fn(saneChange(c)); err != nil {
+			return err
+		}
+	}
+}
+
+// saneChange keeps of a change what an agent may say.
+func saneChange(c api.FileChange) api.FileChange {
+	const maxPath = 4096 * 4
+	out := api.FileChange{Kind: c.Kind, Name: cut(c.Name, maxPath)}
+	if len(c.NameBytes) <= maxPath {
+		out.NameBytes = c.NameBytes
+	}
+	if c.Info != nil {
+		info := saneFile(*c.Info)
+		out.Info = &info
+	}
+	switch c.Kind {
+	case api.FileReady, api.FileCreate, api.FileWrite, api.FileRemove, api.FileRename, api.FileChmod, api.FileOverflow:
+	default:
+		out.Kind = api.FileOverflow
+	}
+	return out
+}
