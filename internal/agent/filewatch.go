@@ -16,8 +16,12 @@ func (f Files) Watch(ctx context.Context, path string, o api.WatchOptions, fn fu
 		return err
 	}
 	defer k.end()
+	// An agent that does not answer is given up until it is ready; later it may have nothing to say.
+	answered := f.c.Attend()
+	defer answered()
 	for {
 		kind, payload, err := k.next()
+		answered()
 		if err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func verbsWithoutRecord() map[string]string {
 	for why, names := range map[string]string{ // of which the first three are in SECURITY.md
 		looks: "Admit Approvals Audit AuditUsage Authenticate CallerOfKey Doctor Egress EgressLog EngineAtLeast Endpoint Endpoints Engines Errors Events " +
 			"ExplainPolicy Get GetProcess GetRecording GetSkill GetSnapshot GetWorkspace Glob Guidance Images Info InspectImage Keys List OpenPorts " +
-			"ListFiles Metrics PreviewSkills Job Jobs Processes Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
+			"ListFiles WatchFiles Metrics PreviewSkills Job Jobs Processes Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
 			"Ready Snapshots StatFile Stats Status StatusMany VerifyAudit WaitProcess Workspaces FollowJob Heartbeat",
 		ends:    "CancelJob ClosePort Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
 		input:   "ResizeProcess WriteStdin",

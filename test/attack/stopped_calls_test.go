@@ -222,6 +222,9 @@ func (s *stoppedPart) fileCalls() map[string]stoppedCall {
 			return c.RemoveFile(ctx, "box", "/workspace/gone", false)
 		}},
 		"statFile": {path: at + "files/stat?path=/workspace", by: func(ctx context.Context, c *client.Client) error { return did(c.StatFile(ctx, "box", "/workspace")) }},
+		"watchFiles": {path: at + "files/watch?path=/workspace", by: func(ctx context.Context, c *client.Client) error {
+			return c.Files("box", api.FileAccess{}).Watch(ctx, "/workspace", api.WatchOptions{}, func(api.FileChange) error { return nil })
+		}},
 		"listFiles": {path: at + "files/list?path=/workspace", by: func(ctx context.Context, c *client.Client) error {
 			return did(c.ListFiles(ctx, "box", "/workspace", "", 0))
 		}},

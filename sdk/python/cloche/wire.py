@@ -1129,6 +1129,20 @@ class FileInfo(_FileInfoMust, total=False):
     link_target: str
 
 
+class _FileChangeMust(TypedDict):
+    kind: Literal["ready", "create", "write", "remove", "rename", "chmod", "overflow"]
+    name: str
+    """Path relative to the watched directory; empty for the directory itself."""
+
+
+class FileChange(_FileChangeMust, total=False):
+    """One change in a watched directory."""
+
+    name_bytes: str
+    """The raw path, if it is not UTF-8."""
+    info: FileInfo
+
+
 class _FileListMust(TypedDict):
     files: list[FileInfo]
 

@@ -212,6 +212,23 @@ def test_files(sandbox: cloche.SandboxHandle) -> None:
         files.read("moved")
 
 
+def test_watch_reports_changes(sandbox: cloche.SandboxHandle) -> None:
+    changes = sandbox.files.watch("/tmp", recursive=True, entries=True)
+    assert next(changes)["kind"] == "ready"
+    sandbox.shell("mkdir /tmp/d && echo text > /tmp/d/f && mv /tmp/d/f /tmp/g")
+    seen = {}
+    for change in changes:
+        seen[change["kind"], change["name"]] = change.get("info")
+        if change["name"] == "g":
+            break
+    assert ("create", "d") in seen and ("rename", "d/f") in seen
+    info = seen["create", "g"]
+    assert info is not None and info["size"] == 5
+    changes.close()
+    with pytest.raises(cloche.NotFound):
+        next(sandbox.files.watch("/nowhere"))
+
+
 def test_files_of_a_user_and_within(sandbox: cloche.SandboxHandle) -> None:
     files = sandbox.files
     sandbox.shell(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Literal, cast
@@ -112,6 +113,23 @@ class AsyncFiles:
             if not after or after == cursor:
                 return out
             cursor = after
+
+    async def watch(
+        self, path: str = ".", *, recursive: bool = False, entries: bool = False, **access: Unpack[Access]
+    ) -> AsyncGenerator[wire.FileChange, None]:
+        """The changes in a directory, as they happen, until it is removed. The first has the kind `ready`:
+        each change after it is reported. `recursive` includes the directories below, and `entries` adds
+        the file (`info`) to its changes. `overflow` is a change that says that others were lost.
+
+        A connection that breaks is a `cloche.ConnectionBroken`: changes may have been missed."""
+        query = self._query(path, access, recursive=recursive or None, entries=entries or None)
+        lines = self._t.lines(self._path("files", "watch"), query=query, silence=_address.FOLLOW_SECONDS)
+        async with contextlib.aclosing(lines) as lines:
+            async for line in lines:
+                change = cast("wire.FileChange", _address.decode_json(line))
+                if "error" in change:
+                    raise _address.refused(line, 500)
+                yield change
 
     async def mkdir(
         self, path: str, *, mode: int | None = None, parents: bool = True, **access: Unpack[Access]

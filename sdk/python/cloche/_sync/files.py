@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Literal, cast
@@ -113,6 +114,23 @@ class Files:
             if not after or after == cursor:
                 return out
             cursor = after
+
+    def watch(
+        self, path: str = ".", *, recursive: bool = False, entries: bool = False, **access: Unpack[Access]
+    ) -> Generator[wire.FileChange, None, None]:
+        """The changes in a directory, as they happen, until it is removed. The first has the kind `ready`:
+        each change after it is reported. `recursive` includes the directories below, and `entries` adds
+        the file (`info`) to its changes. `overflow` is a change that says that others were lost.
+
+        A connection that breaks is a `cloche.ConnectionBroken`: changes may have been missed."""
+        query = self._query(path, access, recursive=recursive or None, entries=entries or None)
+        lines = self._t.lines(self._path("files", "watch"), query=query, silence=_address.FOLLOW_SECONDS)
+        with contextlib.closing(lines) as lines:
+            for line in lines:
+                change = cast("wire.FileChange", _address.decode_json(line))
+                if "error" in change:
+                    raise _address.refused(line, 500)
+                yield change
 
     def mkdir(
         self, path: str, *, mode: int | None = None, parents: bool = True, **access: Unpack[Access]

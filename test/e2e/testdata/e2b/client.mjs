@@ -30,6 +30,15 @@ await sb.files.remove('d')
 assert.equal(await sb.files.exists('d'), false)
 await assert.rejects(sb.files.read('a.txt'), e => e.name === 'FileNotFoundError')
 
+// A watch of a directory: the change of a file, and the file itself.
+await sb.files.makeDir('w')
+const seen = []
+const watch = await sb.files.watchDir('w', e => seen.push(`${e.type} ${e.name}`), { recursive: true })
+await sb.commands.run('mkdir -p w/x && echo 1 > w/x/f && rm w/x/f')
+for (let i = 0; i < 200 && !seen.includes('remove x/f'); i++) await new Promise(done => setTimeout(done, 50))
+assert.ok(['create x', 'create x/f', 'remove x/f'].every(e => seen.includes(e)), seen.join(', '))
+await watch.stop()
+
 // A port, by the headers that a client sends.
 await sb.commands.run('python3 -m http.server 8000', { background: true })
 const page = port => fetch(process.env.E2B_SANDBOX_URL, { headers: { 'E2b-Sandbox-Id': sb.sandboxId, 'E2b-Sandbox-Port': String(port) } })

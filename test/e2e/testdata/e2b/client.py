@@ -2,6 +2,8 @@
 
 import asyncio
 
+import time
+
 from e2b import AsyncSandbox, CommandExitException, NotFoundException, Sandbox
 
 sb = Sandbox.create(metadata={"suite": "py"}, envs={"X": "1"}, timeout=120)
@@ -20,6 +22,16 @@ assert cat.wait().stdout == "line\n"
 sb.files.write("a.txt", "hello")
 assert sb.files.read("/home/user/a.txt") == "hello"
 assert [f.name for f in sb.files.list("/home/user")] == ["a.txt"]
+watch = sb.files.watch_dir("/home/user")
+sb.files.write("watched.txt", "x")
+seen: list[str] = []
+for _ in range(200):
+    seen += [f"{e.type.value} {e.name}" for e in watch.get_new_events()]
+    if "write watched.txt" in seen:
+        break
+    time.sleep(0.05)
+assert "create watched.txt" in seen and "write watched.txt" in seen, seen
+watch.stop()
 assert (sb.files.make_dir("d"), sb.files.make_dir("d"), sb.files.exists("zz")) == (True, False, False)
 
 assert [s.sandbox_id for s in Sandbox.list().next_items() if s.metadata == {"suite": "py"}] == [sb.sandbox_id]
