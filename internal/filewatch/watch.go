@@ -81,22 +81,20 @@ func Run(ctx context.Context, root *os.File, o Options, fn func(Change) error) e
 	if err := fn(Change{Kind: api.FileReady}); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- w.read() }()
+	var end error // of the reader
+	ended := make(chan struct{})
+	go func() { defer close(ended); end = w.read() }()
 	stop := context.AfterFunc(ctx, func() { _ = w.file.Close() })
 	defer func() {
 		stop()
 		_ = w.file.Close()
-		if ended != nil {
-			<-ended
-		}
+		<-ended
 	}()
-	for {
-		var end error
+	for over := false; ; {
 		select {
 		case <-w.more:
-		case end = <-ended:
-			ended = nil
+		case <-ended:
+			over = true
 		}
 		for _, c := range w.take() {
 			if err := fn(c); err != nil {
@@ -104,7 +102,7 @@ func Run(ctx context.Context, root *os.File, o Options, fn func(Change) error) e
 			}
 		}
 		switch {
-		case ended != nil:
+		case !over:
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(end, errGone):
