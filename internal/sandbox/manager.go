@@ -233,8 +233,8 @@ type live struct {
 	digest string
 	// unsettled: a pause or a resume is under way.
 	unsettled bool
-	// standing means that Cloche itself has paused its processes for a moment.
-	standing bool
+	// quiesced means that Cloche itself has paused its processes for a moment.
+	quiesced bool
 	// owed: it is paused, and is resumed in the background.
 	owed bool
 	// interrupt ends what an end of the sandbox would have to wait for; nil is nothing.

@@ -80,7 +80,7 @@ func (s *live) settle(to api.State, unsettled bool) error {
 	defer s.mu.Unlock()
 	before, was := s.info.State, s.unsettled
 	// A sandbox that Cloche itself paused is not left paused.
-	s.unsettled = unsettled || s.standing && to == api.StatePaused
+	s.unsettled = unsettled || s.quiesced && to == api.StatePaused
 	if to != before {
 		if err := s.move(to, ""); err != nil {
 			return err

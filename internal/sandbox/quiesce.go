@@ -183,7 +183,7 @@ func (pr pauser) resumeNow(ctx context.Context, s *live, p engine.Pauser) error 
 func (s *live) stand(still bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.standing = still
+	s.quiesced = still
 }
 
 // rootGone is the error about the root of a sandbox that has ended.
