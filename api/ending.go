@@ -97,7 +97,7 @@ type Teardown struct {
 // Resource is the state of one kind of resource that a sandbox had.
 type Resource struct {
 	Kind ResourceKind `json:"kind"`
-	// Remaining is how many remain; 0 is none. It is 1 if there are some that cannot be counted.
+	// Remaining is how many remain; 0 means that nothing remains. It is 1 if there are some that cannot be counted.
 	Remaining int `json:"remaining"`
 	// Error says why some remain, if that is known.
 	Error string `json:"error,omitempty"`

@@ -19,7 +19,7 @@ type LogOptions struct {
 	// Follow continues with new output until the selected process, or the sandbox, ends. End of
 	// the last entry says why.
 	Follow bool
-	// WaitMS is how long to wait for the first entry if there is none, at most one minute (a long
+	// WaitMS is how long to wait for the first entry if no entry is kept, at most one minute (a long
 	// poll).
 	WaitMS int64
 }

@@ -80,7 +80,7 @@ type InfoLimits struct {
 // ResolvedName is the sandbox that a Naming selects.
 type ResolvedName struct {
 	Name string `json:"name"`
-	// Sandbox is the ID of the caller's live or kept sandbox of that name. It is empty if there
-	// is none.
+	// Sandbox is the ID of the caller's live or kept sandbox of that name. It is empty if no
+	// such sandbox exists.
 	Sandbox string `json:"sandbox,omitempty"`
 }

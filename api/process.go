@@ -15,7 +15,7 @@ type ProcessSpec struct {
 	OpenStdin bool `json:"open_stdin,omitempty"`
 	// Restart is the restart policy. Nil is RestartNever.
 	Restart *Restart `json:"restart,omitempty"`
-	// Ready is the readiness check. Nil is none.
+	// Ready is the readiness check; nil means no check.
 	Ready *Readiness `json:"ready,omitempty"`
 	// OnFull says what happens to output that the daemon does not read out of the sandbox. Empty
 	// is OnFullDrop.

@@ -53,7 +53,7 @@ func (b *bench) createSubjects(p *peers) ([]subject, error) {
 	said := word + "\n"
 	echo := []string{"/bin/echo", word}
 	if p.image != nil {
-		add(imageWarm, "engine and agent in a living process, without the packages above; collected over a pipe; a sentry that is nobody's is ready, as in the daemon",
+		add(imageWarm, "engine and agent in a living process, without the packages above; collected over a pipe; a sentry without a sandbox is ready, as in the daemon",
 			func(context.Context) (measure, error) { return p.image.run(said, echo...) })
 	}
 	if p.fresh != nil {

@@ -33,7 +33,7 @@ const (
 	runscUp      = "upload, runsc"
 
 	egressBytes = 512 << 20
-	// egressHost is a name of nobody, egressAddr where the daemon is told that it is.
+	// egressHost is a name that no server has; egressAddr is the address that the daemon gets for it.
 	egressHost = "bench.example"
 	egressAddr = "127.93.0.1"
 	egressPort = "7000"

@@ -85,7 +85,7 @@ func (b *bench) endpoints(ctx context.Context) (err error) {
 	for engine, sb := range e.bridged {
 		b.once("1 GiB through an endpoint of "+engine, func() ([]counted, error) { return e.large(ctx, engine, sb) })
 	}
-	b.once("endpoints that nobody uses", func() ([]counted, error) { return e.idle(ctx) })
+	b.once("unused endpoints", func() ([]counted, error) { return e.idle(ctx) })
 	for engine := range e.bridged {
 		b.once("64 evaluations at once on "+engine, func() ([]counted, error) { return e.crowds(ctx, engine) })
 	}
@@ -297,8 +297,8 @@ func together(n, atOnce int, do func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// measured reads one of the values that the caller prints; that of the first byte has
-// the whole beside it.
+// measured reads one of the values that the caller prints; the time to the first byte has
+// the whole time beside it.
 func measured(out string, err error) func(value string) (measure, error) {
 	return func(value string) (measure, error) {
 		if err != nil {

@@ -21,7 +21,7 @@ import (
 
 const (
 	largeUp, largeDown = 100 << 20, 1 << 30
-	// idleBoxes have two endpoints each, and idleLook is how long somebody looks at what
+	// idleBoxes have two endpoints each, and idleLook is how long the benchmark watches what
 	// they do.
 	idleBoxes = 50
 	idleLook  = 5 * time.Second
@@ -60,7 +60,7 @@ func (e *endpointBench) large(ctx context.Context, engine string, sb *client.San
 	}, nil
 }
 
-// idle is what endpoints that nobody uses cost: how often threads of the daemon and of the
+// idle is what unused endpoints cost: how often threads of the daemon and of the
 // agents are put on a processor, beside as many sandboxes that have none, and memory of
 // the daemon's. The engine is the one whose sandboxes do nothing by themselves.
 func (e *endpointBench) idle(ctx context.Context) ([]counted, error) {
@@ -77,13 +77,13 @@ func (e *endpointBench) idle(ctx context.Context) ([]counted, error) {
 	per := idleLook.Seconds() * idleBoxes
 	return []counted{
 		{What: fmt.Sprintf("%d native sandboxes without endpoints do nothing: threads of daemon and agents put on a processor, each sandbox", idleBoxes), Value: float64(without) / per, Unit: "a second"},
-		{What: "the same with two endpoints each, which nobody uses", Value: float64(with) / per, Unit: "a second"},
+		{What: "the same with two unused endpoints each", Value: float64(with) / per, Unit: "a second"},
 		{What: "memory of the daemon for each of these sandboxes, all told", Value: mb * 1000 / idleBoxes, Unit: "kB", Goal: 60},
 	}, nil
 }
 
 // look makes sandboxes, counts how often daemon and agents are put on a processor while
-// nobody asks for anything, and what the daemon's memory grew by, and removes them.
+// no client asks for anything, and what the daemon's memory grew by, and removes them.
 func (e *endpointBench) look(ctx context.Context, endpoints []api.Endpoint) (switches int64, mb float64, err error) {
 	before, err := memoryMB(e.app.pid, "VmRSS")
 	if err != nil {
@@ -120,9 +120,9 @@ func (e *endpointBench) look(ctx context.Context, endpoints []api.Endpoint) (swi
 	return switches, max(0, after-before), err
 }
 
-// processesIn are those of the host's that are in the groups of native sandboxes: at least
-// one of each. Groups are found by the engine's records, for those of an agent that waited
-// are still called what they were while it did.
+// processesIn are the processes of the host that are in the groups of native sandboxes: at least
+// one of each. Groups are found by the engine's records, because the groups of an agent from the pool
+// keep their names.
 func (h *app) processesIn(ids []string) (pids []int, err error) {
 	groups, err := h.nativeGroups(ids)
 	if err != nil {

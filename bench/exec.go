@@ -34,7 +34,7 @@ const execRow = 5
 // kernel has let go of the processors then.
 const idle = 50 * time.Millisecond
 
-// spawnInside has the sandbox start a program without anyone outside: what
+// spawnInside has the sandbox start a program without a client outside: what
 // remains of an exec when all of the app is taken away. It prints the mean in
 // ms.
 const spawnInside = `

@@ -19,7 +19,7 @@ import (
 
 // bareFollowers is what 200 followers cost at the least: one has the line as any
 // has it, and the others get it from there over bare sockets, with no frame, no
-// log, no HTTP and no program of ours between.
+// log, no HTTP and no daemon between.
 func bareFollowers(sb *client.Sandbox) func(context.Context) (measure, error) {
 	one := lineTo(sb, 1)
 	return func(ctx context.Context) (m measure, err error) {

@@ -106,9 +106,9 @@ type verdict struct {
 	OursMS  float64 `json:"ours_ms"`
 	Peer    string  `json:"peer,omitempty"`
 	PeerMS  float64 `json:"peer_ms,omitempty"`
-	// Ratio is ours by the peer's; Goal is the largest allowed, a ratio where
-	// there is a peer and milliseconds where there is none, or where Added is what ours is
-	// over the peer's.
+	// Ratio is ours by the peer's; Goal is the largest allowed, a ratio with
+	// a peer, and milliseconds without one or where Added is the difference to the
+	// peer.
 	Ratio float64 `json:"ratio,omitempty"`
 	// MinRatio is the same of the fastest samples: where other programs have the
 	// machine's processors too, it says what the medians hide.

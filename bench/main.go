@@ -178,7 +178,7 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// missing notes a peer, or a row of ours, that could not be measured.
+// missing notes a peer, or a row of Cloche, that could not be measured.
 func (b *bench) missing(name string, err error) {
 	b.log.Warn("not run", "name", name, "error", err)
 	b.report.NotRun = append(b.report.NotRun, notRun{Name: name, Why: b.clean(err.Error())})

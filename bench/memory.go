@@ -236,7 +236,7 @@ func processesOf(exe string) (map[int]string, error) {
 	return found, err
 }
 
-// eachProcess calls visit with each process of the host's and its directory in /proc,
+// eachProcess calls visit with each process of the host and its directory in /proc,
 // which may be gone by then.
 func eachProcess(visit func(pid int, dir string)) error {
 	entries, err := os.ReadDir("/proc")

@@ -48,7 +48,7 @@ type subject struct {
 	// limit is what bounds one run; 0 is runLimit.
 	limit time.Duration
 	// also names a second series, of what run returns as Also, and alsoHow says what that
-	// is; empty is none.
+	// is; empty means no second series.
 	also, alsoHow string
 	// most is how many samples it has at most: what takes long does not need one of every
 	// round, and warms up once. 0 is one of each.

@@ -20,7 +20,7 @@ type peers struct {
 	bwrap  string
 }
 
-// need starts what is not there yet. It is called at the begin of a group, so
+// need starts each missing peer. It is called at the begin of a group, so
 // that a build is timed before anything else runs.
 func (b *bench) need(ctx context.Context) (*peers, error) {
 	if b.started != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/cloche-dev/cloche/client"
 )
 
-// poller answers what a sandbox asks by files: the way to a service of the host's that
-// needs nothing of a runtime but exec and file calls, and that endpoints replace. A
+// poller answers what a sandbox asks by files: a path to a service of the host that
+// needs only exec and file calls of a runtime. Endpoints replace it. A
 // proxy inside writes each request to a file and looks for its answer every 100 ms; the
 // host looks for requests every 200 ms, answers each, and writes the answer back.
 type poller struct {
@@ -83,7 +83,7 @@ func (p *poller) close() {
 	p.wg.Wait()
 }
 
-// poll looks for requests until ctx ends. One that fails is not answered, and whoever
+// poll looks for requests until ctx ends. One that fails is not answered, and the program that
 // waits for it says so.
 func (p *poller) poll(ctx context.Context) {
 	seen := map[string]bool{}
@@ -138,7 +138,7 @@ func (p *poller) answer(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	// Under another name first: half an answer is none.
+	// Under another name first: a reader must not find half an answer.
 	to := path.Join(pollDir, "answers", path.Base(name))
 	if err := p.sb.WriteFile(ctx, to+".new", said, 0o644); err != nil {
 		return err

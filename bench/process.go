@@ -81,7 +81,7 @@ func (b *bench) process(ctx context.Context) (err error) {
 		{name: smallWrites, how: "the same of `" + choppy + "`, which writes 8 KiB at a time", run: func(ctx context.Context) (measure, error) {
 			return flood(ctx, sb, choppy)
 		}},
-		{name: pipeInside, how: "floor: `" + bulk + "` into `cat` inside, whose output nobody reads", run: func(ctx context.Context) (measure, error) {
+		{name: pipeInside, how: "floor: `" + bulk + "` into `cat` inside, whose output is not read", run: func(ctx context.Context) (measure, error) {
 			return inside(ctx, sb, bulk)
 		}},
 		{name: smallInside, how: "floor: `" + choppy + "` into `cat` inside", run: func(ctx context.Context) (measure, error) {

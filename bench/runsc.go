@@ -23,7 +23,7 @@ type stockRunsc struct {
 	bin   string
 	dir   string
 	image string // the EROFS image that Cloche runs too
-	// network is the flag, and netns the namespace that it is about; empty is none.
+	// network is the flag, and netns the namespace that it is about; empty means no network.
 	network, netns string
 	count          int
 }
@@ -80,7 +80,7 @@ func (r *stockRunsc) nextID() string {
 // detached starts a container that sleeps, and returns its id.
 func (r *stockRunsc) detached(ctx context.Context, bundle string) (string, error) {
 	id := r.nextID()
-	// Its output must not be a pipe of ours: the container would hold it open.
+	// Its output must not be a pipe to this process: the container would hold it open.
 	cmd := command(ctx, r.argv("run", "--detach", "--bundle", bundle, id)...)
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("runsc run --detach: %w", err)

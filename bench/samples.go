@@ -83,7 +83,7 @@ type counted struct {
 	What  string  `json:"what"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
-	// Goal is the most that it may be; 0 is that there is none.
+	// Goal is the most that it may be; 0 means no goal.
 	Goal float64 `json:"goal,omitempty"`
 }
 

@@ -23,7 +23,7 @@ const (
 	snapshotCopy   = "cp -a of the same files"
 )
 
-// snapshotFill makes the files, of which none can be made smaller.
+// snapshotFill makes files that cannot be compressed.
 const snapshotFill = `
 import os
 for i in range(400):
@@ -34,7 +34,7 @@ for i in range(2000):
 os.sync()
 `
 
-// snapshots measures how long a sandbox stands still for a snapshot, and what it
+// snapshots measures how long a sandbox is paused for a snapshot, and what it
 // costs to begin with one.
 func (b *bench) snapshots(ctx context.Context) (err error) {
 	p, err := b.need(ctx)

@@ -44,7 +44,7 @@ ls p*/main | wc -l
 rm -r p*
 `
 
-// versions times this version's daemon against that of another executable, in turn. It
+// versions times the daemon of this version against the daemon of another executable, in turn. It
 // shows what a change costs that no row alone shows.
 func (b *bench) versions(ctx context.Context) error {
 	if b.against == "" {

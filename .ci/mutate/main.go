@@ -202,8 +202,8 @@ func summarize(w io.Writer, scores []score, sample int, seed uint64) error {
 	return nil
 }
 
-// draw puts changes into the order of a seed. Where a change stands depends on nothing but
-// the seed and itself, so that the same ones are drawn after a line elsewhere was mended.
+// draw puts changes into the order of a seed. The place of a change depends only on
+// the seed and the change, so that the same ones are drawn after a line elsewhere was fixed.
 func draw(changes []change, seed uint64) {
 	at := func(c change) [sha256.Size]byte { return sha256.Sum256(fmt.Appendf(nil, "%d %s", seed, c.key())) }
 	slices.SortFunc(changes, func(a, b change) int {

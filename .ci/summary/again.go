@@ -49,7 +49,7 @@ func (t *tally) again() int {
 	return 0
 }
 
-// final says whether a line is of a failure that another run cannot mend.
+// final says whether a line is of a failure that another run cannot fix.
 func final(line string) bool {
 	return strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") || strings.Contains(line, "DATA RACE")
 }

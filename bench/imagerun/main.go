@@ -120,7 +120,7 @@ func serve(ctx context.Context, s settings, argv []string) (err error) {
 	return nil
 }
 
-// requestLimit bounds a request, so that whoever waits for it learns what hangs.
+// requestLimit bounds a request, so that the caller learns what hangs.
 const (
 	requestLimit = 25 * time.Second
 	// requestEach is how much longer it may take for each sandbox that it is about.

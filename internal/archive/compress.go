@@ -16,8 +16,8 @@ import (
 // maxWindow bounds the memory of a zstd decoder.
 const maxWindow = 128 << 20
 
-// Decompress reads r as what it begins with says that it is: gzip, zstd, bzip2
-// or, when it is none of them, itself. Close frees the decoder and leaves r
+// Decompress reads r by the format that its first bytes show: gzip, zstd, bzip2
+// or uncompressed. Close frees the decoder and leaves r
 // alone.
 func Decompress(r io.Reader) (io.ReadCloser, error) {
 	buf := bufio.NewReaderSize(r, 64<<10)

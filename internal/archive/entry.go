@@ -14,8 +14,8 @@ import (
 // Kind is what an entry is.
 type Kind uint8
 
-// The kinds. Device, FIFO and Socket carry no more than that they are there:
-// nobody makes them from an archive.
+// The kinds. Device, FIFO and Socket carry only their name and kind:
+// they are not created from an archive.
 const (
 	File Kind = iota + 1
 	Dir
@@ -77,7 +77,7 @@ const (
 
 // cleanPath makes a name of an archive relative and clean. An absolute name is
 // taken as below the archive's root, as tar does. A name with ".." is refused:
-// nobody needs one, and what it means depends on symlinks.
+// archives do not need one, and its meaning depends on symlinks.
 func cleanPath(name string, l Limits) (string, error) {
 	switch {
 	case name == "":

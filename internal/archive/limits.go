@@ -48,7 +48,7 @@ type Budget struct {
 	names   atomic.Int64
 }
 
-// maxNames bounds the bytes of all names together: whoever reads an archive
+// maxNames bounds the bytes of all names together: a reader of an archive
 // keeps them in memory.
 const maxNames = 256 << 20
 

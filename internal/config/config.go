@@ -37,9 +37,9 @@ type Key struct {
 	Env string
 	// Unsaid keeps it out of the file: the file is found by it, or it is a secret.
 	Unsaid bool
-	// Path is one of the host: an empty one is none.
+	// Path is a path of the host; an empty one means no path.
 	Path bool
-	// Default is the value where nobody says one.
+	// Default is the value if no source sets one.
 	Default []string
 	// Check says what is wrong with a value; nil takes all. It returns what would be
 	// right.
@@ -63,7 +63,7 @@ type Input struct {
 	Flags map[string][]string
 	// Environ is the whole environment, as os.Environ has it.
 	Environ []string
-	// File is the text of the settings file; nil is none.
+	// File is the text of the settings file; nil means no file.
 	File []byte
 }
 

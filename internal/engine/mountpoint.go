@@ -127,8 +127,8 @@ func (r *layeredRoot) readUpper(name string) error {
 	}
 }
 
-// link returns the target of the symbolic link at a clean path, or an empty string if there is
-// none.
+// link returns the target of the symbolic link at a clean path, or an empty string if no link
+// is there.
 func (r *layeredRoot) link(name string) (string, error) {
 	if to, ok := r.upper[name]; ok {
 		return to, nil

@@ -15,10 +15,10 @@ type Mapping struct {
 }
 
 // NoGroups is a mapping of groups in which no group of a file has a place. The kernel
-// lets nobody, root included, ask for the right to write to a file without a place for
+// refuses each user, root included, the right to write to a file without a place for
 // both its ids. In a mount that is read-only already, what that refuses more is to
 // connect or send to a unix socket and to open a named pipe to write. Reading goes by the
-// owner and by everybody's rights, as before; capabilities help nobody to read more.
+// owner's and the others' rights, as before; capabilities do not let a user read more.
 func NoGroups() []syscall.SysProcIDMap {
 	// No file has this group: it is neither used nor a nobody of any system.
 	const unused = 1<<32 - 3

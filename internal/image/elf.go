@@ -23,7 +23,7 @@ const (
 // constants and its variables, where a linker wrote these next to each other.
 //
 // gVisor joins what is mapped next to each other from places of one file that lie
-// next to each other, until somebody writes to it. It copies what is written to
+// next to each other, until the first write to it. It copies what is written to
 // by the two megabytes around it, and then the constants would be copied with the
 // first variable: two megabytes of every sandbox that all could share, and
 // writable besides.

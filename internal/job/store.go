@@ -38,7 +38,7 @@ const (
 
 // Options are where a Store is and what it keeps; zero bounds are the defaults.
 type Options struct {
-	// Dir is made when it is missing. Nobody else writes there.
+	// Dir is made when it is missing. No other process writes there.
 	Dir string
 	// Old is the directory that an earlier version used. Open moves its records to Dir. If it is
 	// empty, there are no such records.
@@ -150,7 +150,7 @@ func adopt(old, dir string) error {
 // Close ends the use of the directory.
 func (s *Store) Close() error { return s.root.Close() }
 
-// put notes a record. The caller holds s.mu, or nobody else has s.
+// put notes a record. The caller holds s.mu, or has the only reference to s.
 func (s *Store) put(rec onDisk, size int64) {
 	p := rec.Job
 	e := &entry{id: p.ID, key: key{p.Tenant, rec.Key}, digest: rec.Digest, created: p.CreatedAt, ended: p.State.Ended(), bytes: size}
@@ -306,7 +306,7 @@ func (s *Store) read(id string) (onDisk, int64, error) {
 }
 
 // Get reads a job, with its request where that is asked for; fs.ErrNotExist says that
-// there is none.
+// the job does not exist.
 func (s *Store) Get(id string, withSpec bool) (api.Job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

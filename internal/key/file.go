@@ -19,7 +19,7 @@ const (
 	maxFile = 64 << 20
 )
 
-// file is where the keys are kept: readable to nobody but the home's owner.
+// file is where the keys are kept: readable only to the home's owner.
 type file struct{ home string }
 
 // stored is one key as it is kept.

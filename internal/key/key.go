@@ -25,8 +25,8 @@ const (
 )
 
 // hash is what is kept of a key. One round of SHA-256 is enough: the slow hashes
-// for passwords make guessing dear where there is something to guess, and nobody
-// goes through 2^256 keys, however cheap a try is. It is also what lets a key be
+// for passwords make guessing expensive where a guess can succeed, and 2^256
+// keys cannot be tried, however cheap a try is. It is also what lets a key be
 // looked at on every request.
 type hash [sha256.Size]byte
 

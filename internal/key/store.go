@@ -79,7 +79,7 @@ func Open(ctx context.Context, home string) (*Store, error) {
 // the clock also on a machine that slept.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// add needs s.mu, or nobody who has s.
+// add needs s.mu, or the only reference to s.
 func (s *Store) add(k api.Key, h hash) *record {
 	r := &record{key: k, hash: h, stop: func() {}}
 	if k.LastUsedAt != nil {
@@ -204,7 +204,7 @@ func (s *Store) Live(id string) (api.Key, error) {
 	return k, why(k, now())
 }
 
-// missing repeats no more than an id has: somebody may have sent the key instead.
+// missing repeats no more than an id has: a caller may have sent the key instead.
 func missing(id string) error {
 	return api.Errorf(api.CodeNotFound, "there is no key %q", ClipID(id)).WithHint("cloche key ls lists the ones that exist")
 }
@@ -282,7 +282,7 @@ func (s *Store) save() error {
 }
 
 // saveUse writes the times of last use where that is due. No request waits for it,
-// and that it fails loses nothing but those times.
+// and a failure loses only those times.
 func (s *Store) saveUse(at time.Time) {
 	last := s.savedAt.Load()
 	if at.UnixMilli()-last < useEvery.Milliseconds() || !s.savedAt.CompareAndSwap(last, at.UnixMilli()) {

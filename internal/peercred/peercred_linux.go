@@ -65,7 +65,7 @@ func sameNamespaces(pid int) error {
 	return nil
 }
 
-// sameNamespace compares the namespace of one kind. To see that of another process takes
+// sameNamespace compares the namespace of one kind. To see the namespace of another process takes
 // the right to trace it.
 func sameNamespace(pid int, ns string) (bool, error) {
 	var own, other unix.Stat_t

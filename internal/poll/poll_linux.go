@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Events returns which of the events a descriptor has, and of those that nobody asks
-// for: that it ended, failed, or is none. It waits for one as long as it is told; 0 only
+// Events returns which of the events a descriptor has, and of those that are always
+// reported: that it ended, failed, or is not open. It waits for one as long as it is told; 0 only
 // looks. None in that time is 0 and no error.
 func Events(fd int, events int16, wait time.Duration) (int16, error) {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: events}}

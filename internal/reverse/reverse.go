@@ -55,7 +55,7 @@ func Open(conn net.Conn) (*Session, error) {
 }
 
 // Open makes a connection to what the client serves. ctx bounds only the call, which
-// waits for nothing but room.
+// waits only for a free slot.
 func (s *Session) Open(ctx context.Context) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -37,8 +37,8 @@ type Loaded struct {
 	Digest string
 }
 
-// Load reads the file. The error is a *api.Error, or wraps one, for whoever runs
-// the daemon. Digest is set also when what was read is no good.
+// Load reads the file. The error is a *api.Error, or wraps one, for the operator
+// of the daemon. Digest is set also when the content is invalid.
 func (f File) Load() (Loaded, error) {
 	data, err := f.Text()
 	if err != nil {
@@ -60,7 +60,7 @@ func (f File) Load() (Loaded, error) {
 	return out, nil
 }
 
-// saysNothing reports whether a file has nothing but comments: one that was cut off, or
+// saysNothing reports whether a file has only comments: one that was cut off, or
 // not filled yet, must not lift all rules.
 func saysNothing(data []byte) bool {
 	for line := range bytes.Lines(data) {
@@ -74,7 +74,7 @@ func saysNothing(data []byte) bool {
 	return true
 }
 
-// Text is what is in the file; nil is that there is none, and need not be.
+// Text is what is in the file; nil means that the file is missing, and may be.
 func (f File) Text() ([]byte, error) {
 	data, err := f.read()
 	if errors.Is(err, fs.ErrNotExist) && f.Optional {
@@ -88,7 +88,7 @@ func (f File) Text() ([]byte, error) {
 }
 
 func (f File) read() ([]byte, error) {
-	// A pipe would hold up whoever opens it.
+	// An open of a pipe would block.
 	fi, err := os.Stat(f.Path)
 	if err != nil {
 		return nil, err

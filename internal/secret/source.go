@@ -26,7 +26,7 @@ func readEnv(name string) (string, error) {
 	return v, nil
 }
 
-// readFile reads a file of which it is sure, by its descriptor, that nobody else
+// readFile reads a file after it has made sure, by its descriptor, that no other user
 // reads or writes it.
 func readFile(path string) (string, error) {
 	// A name that leads elsewhere is the operator's; what it leads to is what counts.

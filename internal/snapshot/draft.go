@@ -23,7 +23,7 @@ type Quota struct {
 	Bytes int64
 }
 
-// Draft is a snapshot that is being made and that nobody else sees. It ends with
+// Draft is a snapshot that is being made and that no other caller sees. It ends with
 // Commit or Abort. It is not safe for concurrent use.
 type Draft struct {
 	// ID is what the snapshot is going to be known by.
@@ -135,7 +135,7 @@ func (d *Draft) Abort() error {
 	return nil
 }
 
-// lockWait locks a directory, waiting for whoever has it: that takes moments.
+// lockWait locks a directory, waiting for its holder: that takes moments.
 func lockWait(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {

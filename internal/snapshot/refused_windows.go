@@ -42,7 +42,7 @@ func (*Store) Usage(string) (count int, bytes int64, err error) { return 0, 0, n
 // ImageDigests are none.
 func (*Store) ImageDigests() ([]string, error) { return nil, nil }
 
-// Use is a snapshot that stays until it is released. There is none.
+// Use is a snapshot that stays until it is released. This system has no snapshots.
 type Use struct{ Snapshot api.Snapshot }
 
 // Use is refused.
@@ -69,7 +69,7 @@ type Quota struct {
 	Bytes int64
 }
 
-// Draft is a snapshot that is being made. There is none.
+// Draft is a snapshot that is being made. This system has no snapshots.
 type Draft struct{ ID string }
 
 // Begin is refused.

@@ -22,7 +22,7 @@ import (
 // Options say where a Store is.
 type Options struct {
 	// Home is the directory below which snapshots are kept. It must exist, and
-	// nobody but this user may enter it.
+	// only this user may enter it.
 	Home string
 	// RemoveTree removes a directory that hostile code has filled. Required.
 	RemoveTree func(path string) error
@@ -309,7 +309,7 @@ func (s *Store) Sweep() error {
 			path := filepath.Join(s.dir, tenant, e.Name())
 			lock, err := lockDir(path, unix.LOCK_EX)
 			if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
-				continue // somebody is at it
+				continue // a process uses it
 			}
 			if err == nil {
 				err = s.remove(path)

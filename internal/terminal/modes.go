@@ -27,8 +27,8 @@ const maxKeyboards = 16
 
 // Modes follows which modes of a terminal its output has switched: a
 // terminal that joins late is put into them, and one that leaves is put back,
-// without a word from the program. The zero value is a terminal that nobody
-// switched. It costs one look at each byte and never grows.
+// without a word from the program. The zero value is a terminal in its default
+// modes. It costs one look at each byte and never grows.
 type Modes struct {
 	switched map[int]bool // differs from the default
 	keypad   bool
@@ -118,7 +118,7 @@ func (m *Modes) Alternate() bool {
 	return m.switched[47] || m.switched[1047] || m.switched[1049]
 }
 
-// enter puts a terminal that nobody switched into these modes.
+// enter puts a terminal from its default modes into these.
 func (m *Modes) enter() string {
 	var b strings.Builder
 	for _, mode := range slices.Sorted(maps.Keys(m.switched)) {

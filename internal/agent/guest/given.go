@@ -114,7 +114,7 @@ func carry(wg *sync.WaitGroup) error {
 func send(link io.Writer, frame []byte) { _, _ = link.Write(frame) }
 
 // writeHead says of a frame that the sum of its packet is still to be made, so that
-// nobody looks at it. Of a later part of a packet nothing can be said.
+// the receiver does not check it. A later part of a packet has no such field.
 func writeHead(head, frame []byte) {
 	clear(head)
 	const ethernet = 14

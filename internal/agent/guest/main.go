@@ -175,7 +175,7 @@ func bornConn(fd int) net.Conn {
 }
 
 // born is a connection that the agent was born with. Package net would ask the kernel
-// for much that nobody wants to know of it.
+// for addresses and options that no caller needs.
 type born struct{ *os.File }
 
 func (b *born) LocalAddr() net.Addr  { return &net.UnixAddr{Net: "unix"} }

@@ -65,7 +65,7 @@ func (s *Store) Play(tenant, name string, how api.EndpointReplay) (*Player, erro
 	return p, nil
 }
 
-// Next is the answer to a request; the error is a *Mismatch where there is none.
+// Next is the answer to a request; the error is a *Mismatch without one.
 func (p *Player) Next(r Request) (Response, error) {
 	digest := r.digest()
 	p.mu.Lock()

@@ -57,7 +57,7 @@ func testKernelFiles(s *suite) {
 		}
 	}
 	if told := s.engine.Probe(s.ctx).Enforces[api.EnforcesKernelFiles]; !told.OK && !s.OwnKernel {
-		s.Errorf("files of the kernel's are not covered: %s", told.Reason)
+		s.Errorf("files of the kernel are not covered: %s", told.Reason)
 	}
 	if stat := s.exec(i, Inside, "cat", "/proc/stat"); !strings.Contains(stat, "\nctxt 0\n") && !s.OwnKernel {
 		s.Errorf("/proc/stat counts what the host does:\n%s", stat)

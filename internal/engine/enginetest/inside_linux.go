@@ -322,7 +322,7 @@ func testSocketMemory(s *suite) {
 func testCPULimit(s *suite) {
 	s.need("cpus")
 	limit := 0.2
-	if s.Slow { // the limit is that of the create, too
+	if s.Slow { // the limit is the limit of the create, too
 		limit = 0.3
 	}
 	i, _ := s.create(func(p *engine.Plan) { p.Limits.CPUs = limit })

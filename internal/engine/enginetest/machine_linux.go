@@ -27,7 +27,7 @@ type OtherKernel struct {
 
 // Batch is a run of the calling test's program.
 type Batch struct {
-	// Name is what it is called in reports; "root" is that of a machine's administrator.
+	// Name is what it is called in reports; "root" is the administrator of a machine.
 	Name string
 	// Pattern is what -test.run is given.
 	Pattern string

@@ -167,7 +167,7 @@ func testCloseOfStopped(s *suite) {
 		}
 		s.close(i)
 		if s.runs(p, i.State()) {
-			s.Errorf("an agent that stood still outlives Close (paused: %v)", paused)
+			s.Errorf("a paused agent outlives Close (paused: %v)", paused)
 		}
 	}
 }
@@ -236,7 +236,7 @@ func testCloseOfPaused(s *suite) {
 	s.nothingLeft(plan)
 }
 
-// testCloseWhilePausing: whoever wins, nothing is left.
+// testCloseWhilePausing: nothing is left, whichever of the two ends first.
 func testCloseWhilePausing(s *suite) {
 	rounds := 6
 	if s.Slow {

@@ -75,7 +75,7 @@ func testWriteRootWhenCallerDies(s *suite) {
 			return err
 		}
 		_, err = r.Dial(s.ctx)
-		s.code("dial of an instance that stands still", err, api.CodeState)
+		s.code("dial of a paused instance", err, api.CodeState)
 		s.still(i, read)
 		s.resume(s.pauser(r))
 		s.moves(read)

@@ -20,7 +20,7 @@ func testLimitsSeen(s *suite) {
 	i, _ := s.create(func(p *engine.Plan) { p.Limits.CPUs, p.Limits.MemoryBytes = 1.5, memory })
 	cpu := s.firstOf(i, "cpu.max", "cpu/cpu.cfs_quota_us", "cpu,cpuacct/cpu.cfs_quota_us")
 	if quota, _, _ := strings.Cut(cpu, " "); quota != "150000" {
-		s.Errorf("the quota is %q, want that of 1.5 CPUs", cpu)
+		s.Errorf("the quota is %q, want the quota of 1.5 CPUs", cpu)
 	}
 	// Version 2 has the limit of all that is inside, the agent included.
 	got := s.firstOf(i, "memory.max", "memory/memory.limit_in_bytes")

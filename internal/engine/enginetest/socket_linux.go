@@ -109,7 +109,7 @@ func changeCovered(s *suite, dirs map[string]string) {
 	}
 }
 
-// deep is the beginning of names in a directory below that of a mount.
+// deep is the beginning of names in a directory below the directory of a mount.
 const deep = "deep/.hidden/"
 
 // listenAt creates two sockets and a pipe of the host whose modes allow every user.

@@ -76,7 +76,7 @@ func testTables(s *suite) {
 	}
 }
 
-// testCountedTable takes epoll watches, which the kernel bounds by next to nothing but the
+// testCountedTable takes epoll watches, which the kernel bounds almost only by the
 // memory that it counts as the sandbox's.
 func testCountedTable(s *suite) {
 	if _, ok := s.engine.(engine.Host); !ok {

@@ -46,7 +46,7 @@ const (
 	StepRemove Step = "remove"
 	StepPause  Step = "pause"
 	StepResume Step = "resume"
-	// StepRoot is that of WriteRoot, while everything stands still.
+	// StepRoot is the step of WriteRoot, while the instance is paused.
 	StepRoot Step = "root"
 )
 

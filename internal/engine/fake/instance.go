@@ -219,9 +219,9 @@ func (i *instance) run(started chan<- error) {
 // Ending implements engine.Mortal.
 func (i *instance) Ending() engine.Ending { return engine.Ending{How: i.how} }
 
-// freePort finds a port for an agent, which listens there a moment later. It is none
-// that the kernel gives to whoever asks for any, or to connections, meanwhile; and none
-// that another of these engines finds, in whatever process, until the claim is closed.
+// freePort finds a port for an agent, which listens there a moment later. The kernel does not
+// give it to another caller that asks for any port, or to a connection, meanwhile; and
+// no other of these engines finds it, in whatever process, until the claim is closed.
 func freePort(ctx context.Context) (port int, claim io.Closer, err error) {
 	const first, last, tries = 10000, 32000, 50
 	var lc net.ListenConfig

@@ -116,7 +116,7 @@ func moves(pid int) bool {
 
 func signal(pids []int, s syscall.Signal) {
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, s) // one that has ended stands still
+		_ = syscall.Kill(pid, s) // one that has ended is paused
 	}
 }
 

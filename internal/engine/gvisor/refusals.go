@@ -33,7 +33,7 @@ const (
 
 const (
 	// noteBurst notes are taken at once, and then one each notePace: more than a
-	// guard tells, so that only one that is none any more has to wait.
+	// guard tells, so that only a guard that was taken over has to wait.
 	noteBurst = 128
 	notePace  = 100 * time.Millisecond
 	// countPause is how long after a note the count is looked at, for what was not
@@ -45,7 +45,7 @@ const (
 type reports struct {
 	pipe, count *os.File
 
-	mu     sync.Mutex // held while somebody listens
+	mu     sync.Mutex // held while a listener reads
 	closed chan struct{}
 	once   sync.Once
 }
@@ -122,7 +122,7 @@ func openReports(dir string) (*reports, error) {
 	return &reports{pipe: os.NewFile(uintptr(fd), notesPipe), count: count, closed: make(chan struct{})}, nil
 }
 
-// untoldIn is what an instance that is dead has told nobody of.
+// untoldIn counts the refusals that a dead instance did not report.
 func untoldIn(dir string) engine.Untold {
 	if dir == "" {
 		return 0
@@ -191,8 +191,8 @@ func (r *reports) listen(ctx context.Context, dead <-chan struct{}, fn func(engi
 	return l.listen(ctx)
 }
 
-// listener takes the notes of a guard, which may be none any more: whoever took
-// over its sentry can write what it likes.
+// listener takes the notes of a guard, which may no longer be one: code that took
+// over the sentry can write anything.
 type listener struct {
 	r    *reports
 	dead <-chan struct{}
@@ -204,7 +204,7 @@ type listener struct {
 }
 
 func (l *listener) listen(ctx context.Context) error {
-	look := true // at what was counted while nobody listened, first
+	look := true // first at what was counted without a listener
 	for {
 		deadline := time.Time{}
 		if look {

@@ -79,7 +79,7 @@ func command(j native.Jailed, exists func(string) bool) []string {
 	return append(append(a, "--"), j.Agent...)
 }
 
-// closed are files that the kernel opens for nobody without a capability on the host.
+// closed are files that the kernel opens only for a holder of a capability on the host.
 func closed() []string { return []string{"/proc/kcore", "/proc/kmsg", "/proc/mtrr"} }
 
 // options are those of command.

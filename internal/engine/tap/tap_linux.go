@@ -22,7 +22,7 @@ const Name = "eth0"
 // IPv6 has no such file.
 const QuietPath = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
 
-// Offloads is the argument of TUNSETOFFLOAD: the sums of packets are left to whoever
+// Offloads is the argument of TUNSETOFFLOAD: the sums of packets are left to the process that
 // carries the frames.
 const Offloads = unix.TUN_F_CSUM
 

@@ -1,4 +1,4 @@
-"""An agent of the OpenAI Agents SDK mends a small repository in a sandbox of Cloche's.
+"""An agent of the OpenAI Agents SDK fixes a small repository in a sandbox of Cloche.
 
     pip install './sdk/python[openai-agents]'
     cloche serve &

@@ -65,7 +65,7 @@ def call(tool: str, **arguments: str) -> ModelOutput:
 
 
 async def test_an_eval_runs_its_tools_in_sandboxes(tmp_path: Path) -> None:
-    """An agent that mends a program: of two samples each has its own files."""
+    """An agent that fixes a program: of two samples each has its own files."""
     task = Task(
         dataset=[
             Sample(input="mend it", target="42", id=i, files={"six.py": "print(6 + 7)"}) for i in range(2)
@@ -102,7 +102,7 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
 
 @agent
 def inside() -> Agent:
-    """An agent that runs in the sandbox, and reaches nothing but its model."""
+    """An agent that runs in the sandbox, and reaches only its model."""
 
     async def execute(state: AgentState) -> AgentState:
         async with sandbox_agent_bridge(state) as bridge:

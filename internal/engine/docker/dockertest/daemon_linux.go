@@ -100,8 +100,8 @@ func Podman() (*Daemon, error) {
 	return d.talk()
 }
 
-// podmanConfig has what tends an exec end with it. Otherwise that stays for five
-// minutes, so that somebody can ask how the exec ended.
+// podmanConfig makes the monitor of an exec end with the exec. By default it stays for five
+// minutes, so that a client can ask how the exec ended.
 const podmanConfig = "[engine]\nexit_command_delay = 0\n"
 
 // talk makes the client of a daemon that listens.

@@ -10,8 +10,8 @@ import (
 // window is how many bytes of one stream may be on their way.
 const window = 4 << 20
 
-// MuxConfig is for both ends of the shared stream. A container may be paused for as
-// long as anybody likes, so nothing in it ends by time.
+// MuxConfig is for both ends of the shared stream. A container may be paused for any
+// time, so nothing in it ends by time.
 func MuxConfig() *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false

@@ -77,8 +77,8 @@ func start(args []string) error {
 	return complain(fmt.Errorf("execute the agent: %w", unix.Exec(args[0], args, nil)))
 }
 
-// openUp gives a directory that is empty to everybody: one that the daemon has just made
-// is root's. What somebody has put something into is left as it is.
+// openUp lets each user write to a directory that is empty: one that the daemon has just made
+// is root's. A directory with content is left as it is.
 //
 // It has no file of package os: the first of these starts the runtime's poller, which would
 // go on with its descriptor after layDescriptors has put another file there, and end the

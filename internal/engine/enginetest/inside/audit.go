@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// finding is a file of the kernel's that can be read or written.
+// finding is a file of the kernel that can be read or written.
 type finding struct {
 	Path string `json:"path"`
 	// Read is set when it has content that can be read.
@@ -97,7 +97,7 @@ func look(path string, words []string) finding {
 	return f
 }
 
-// takesWrites reports whether something of the kernel's is behind a write. Uid 0 may open
+// takesWrites reports whether a file of the kernel takes a write. Uid 0 may open
 // more than that. Nothing is written.
 func takesWrites(path string) bool {
 	fd, err := syscall.Open(path, syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)

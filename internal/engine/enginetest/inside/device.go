@@ -166,7 +166,7 @@ func standard() error {
 func terminal() error {
 	if f, err := os.OpenFile("/dev/tty", os.O_RDWR, 0); err == nil {
 		f.Close()
-		return errors.New("it is somebody else's terminal")
+		return errors.New("it is the terminal of another process")
 	} else if !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("without a terminal it is %w", err)
 	}

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connectUnix reaches for a socket in every way there is to name one, and prints the
-// ways that led to it: a stream, datagrams with and without a connection, and each by its
+// connectUnix connects to a socket by each kind of name, and prints the
+// kinds that worked: a stream, datagrams with and without a connection, and each by its
 // path, from its directory, over a symlink and through a descriptor.
 func connectUnix(path string) error {
 	dir, base := filepath.Split(path)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTaken is more than anybody should get of a table.
+// maxTaken is more than a sandbox should get of a table.
 const maxTaken = 1 << 17
 
 // take takes what there is of a table of the kernel's, as several users if it may be more
@@ -222,7 +222,7 @@ func watches() (func(n int) error, error) {
 	}, nil
 }
 
-// sockets writes to connections of its own that nobody reads, up to so many MiB in all, and
+// sockets writes to connections of its own without a reader, up to so many MiB in all, and
 // says how many it was.
 func sockets(most string) error {
 	n, err := strconv.Atoi(most)

@@ -9,7 +9,7 @@ package early
 // The names, argv[0], of the first and the second step of each process, and of
 // the trial that Probe makes. A first step's first argument is the number of the
 // last descriptor that is meant for it. A sentry is called Pooled from its second
-// step on, for ever; Sentry is the name under which it goes on when it is told
+// step on; Sentry is the name under which it goes on when it is told
 // whose it is.
 const (
 	FirstSentry = "cloche-sentry-first"

@@ -69,7 +69,7 @@ class AsyncSandboxClient:
         try:
             info = await self._t.json("POST", "/v1/sandboxes", body, repeat=True, silence=_address.WORK_SECONDS)
         except BaseException as e:
-            # Nobody knows the name of what an answer that was lost would have told of.
+            # The name is in the answer that was lost.
             if own and (isinstance(e, ConnectionBroken) or not isinstance(e, ClocheError)):
                 query = {"idempotency_key": key}
                 await primitives.finish(self._t.quietly("DELETE", "/v1/sandboxes", query=query))

@@ -42,6 +42,6 @@ class Endpoints:
         return cast("wire.EndpointStatus", self._t.json("PUT", path, endpoint, repeat=True))
 
     def remove(self, name: str, *, grace: float | None = None) -> wire.EndpointRemoval:
-        """Takes one away. What is under way has `grace` seconds to end, five when it is None."""
+        """Takes one away. What is under way has `grace` seconds to end, five by default."""
         query = {"grace_ms": None if grace is None else to_ms(grace, "grace")}
         return cast("wire.EndpointRemoval", self._t.json("DELETE", self._path(name), query=query))
