@@ -34,7 +34,7 @@ func TestBytesAreReadableAndLoseNothing(t *testing.T) {
 	}
 }
 
-// Readers of JSON that know no Bytes find what is not UTF-8 in a field of its own.
+// Readers of JSON without the type Bytes find text that is not UTF-8 in its own field.
 func TestResultsHaveBase64BesideWhatIsNoText(t *testing.T) {
 	for _, tt := range []struct {
 		in         api.Result

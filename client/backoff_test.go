@@ -159,7 +159,7 @@ func TestPending(t *testing.T) {
 	var q pending
 	q.add([]byte("mine"))
 	q.next()
-	q.ack(100) // somebody else's input went before
+	q.ack(100) // the input of another writer came before
 	if q.add([]byte("next")); q.base != 100 || string(q.kept) != "next" {
 		t.Errorf("%+v", q)
 	}

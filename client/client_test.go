@@ -58,8 +58,8 @@ func TestFromEnv(t *testing.T) {
 	}
 }
 
-// TestNoDaemon keeps apart what a caller must not confuse: nobody there, and
-// somebody who refuses.
+// TestNoDaemon separates two errors that a caller must not confuse: no daemon, and
+// a daemon that refuses.
 func TestNoDaemon(t *testing.T) {
 	dir, err := os.MkdirTemp("", "cl")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/client"
 )
 
-// TestStanding is the client's half of why no sandbox can be had.
+// TestStanding is the client's half of why no sandbox is available.
 func TestStanding(t *testing.T) {
 	var serve atomic.Pointer[http.HandlerFunc]
 	play := func(fn http.HandlerFunc) { serve.Store(&fn) }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestJudge: only what the fuzzer has found is a finding, and what cannot find is none that is fine.
+// TestJudge: only an input that the fuzzer has found is a finding, and a run that cannot search is an error.
 func TestJudge(t *testing.T) {
 	exit := errors.New("exit status 1")
 	for _, c := range []struct {

@@ -22,9 +22,9 @@ func (p *pings) Ping() (time.Duration, error) {
 
 func (p *pings) CloseChan() <-chan struct{} { return p.ended }
 
-// TestNudger: who waits is nudged soon after each sending and less and less in a long
-// silence, nobody is nudged while nobody waits, and what was sent in a long silence
-// is followed by a nudge as soon.
+// TestNudger: a nudge follows each message soon, and others less and less often in a long
+// silence. Without a waiting call there is no nudge, and a message in a long silence
+// is followed by one as soon.
 func TestNudger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pings{ended: make(chan struct{}), heard: &Hearing{}}

@@ -51,7 +51,7 @@ func TestAnswers(t *testing.T) {
 		if _, ok := q.Answer(a.ID, false, "you"); ok {
 			t.Error("a second word counts")
 		}
-		// A yes does not count for ever: its rule may have ended.
+		// A yes does not count indefinitely: its rule may have ended.
 		go func() { out <- q.Ask(t.Context(), ask("a.org")) }()
 		synctest.Wait()
 		again := q.List(false, everything)
@@ -62,7 +62,7 @@ func TestAnswers(t *testing.T) {
 		if <-out {
 			t.Error("a no lets out")
 		}
-		// A no counts for a while, and nobody is bothered.
+		// A no counts for a while, and is not asked again.
 		if q.Ask(t.Context(), ask("a.org")) || len(q.List(false, everything)) != 0 {
 			t.Error("a no does not count")
 		}

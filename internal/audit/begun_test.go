@@ -15,7 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/audit/chain"
 )
 
-// The age of a file is that of its first record, also for a process that finds it there.
+// The age of a file is the age of its first record, also for a process that finds it there.
 func TestAgeOfAFoundFile(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		home := t.TempDir()

@@ -36,7 +36,7 @@ func TestKilledAtEachStep(t *testing.T) {
 				if cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 					t.Fatalf("it did not die as it should: %v: %s", err, out)
 				}
-				// What it left is whole but for what an interrupted rotation has not made yet.
+				// The log is whole, except for files that an interrupted rotation has not made yet.
 				if report, err := chain.VerifyHome(t.Context(), home, api.AuditVerifyOptions{}); err != nil || !report.OK && step != "create" {
 					t.Errorf("before the next start: %+v, %v", report, err)
 				}

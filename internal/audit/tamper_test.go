@@ -61,7 +61,7 @@ func seqAt(t *testing.T, path string, line int) int64 {
 }
 
 // rechained is the lines of a file with other content and a chain that is right in
-// itself, as somebody makes it who knows how.
+// itself, as an attacker makes it who knows how.
 func rechained(t *testing.T, lines []string, from int) []string {
 	t.Helper()
 	r, err := chain.Parse([]byte(strings.TrimSuffix(lines[from], "\n")))
@@ -397,7 +397,7 @@ func TestFollow(t *testing.T) {
 			t.Fatalf("record %d is %s", i, id)
 		}
 	}
-	// The end of the context, and that of the log, end a reader.
+	// The end of the context and the end of the log end a reader.
 	go func() {
 		got <- mine.Read(ctx, api.AuditOptions{Follow: true, After: 1000}, nil, func(api.AuditRecord, []byte) error { return nil })
 	}()

@@ -199,8 +199,8 @@ func TestDetached(t *testing.T) {
 	}
 }
 
-// TestStats: the share of the processor comes of two measurements, and what is not measured
-// is no zero.
+// TestStats: the share of the processor comes of two measurements, and a value that is not measured
+// is not shown as zero.
 func TestStats(t *testing.T) {
 	f := newFake(t)
 	ms, memory, at := int64(1500), int64(64<<20), time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC)

@@ -55,7 +55,7 @@ func TestTheEndOfInput(t *testing.T) {
 				<-ended
 			}
 			// Otherwise the client would have closed it before it sees this exit, and
-			// what it sends behind a close is none.
+			// a message after a close does not count.
 			p.write(api.FrameStdout, "still here")
 			select {
 			case <-ended:

@@ -16,7 +16,7 @@ const (
 )
 
 // TestForeignOutputOnATerminal: what a sandbox wrote cannot act on the terminal
-// of whoever looks at it, and can when that is asked for.
+// of its reader, unless the user asks for that.
 func TestForeignOutputOnATerminal(t *testing.T) {
 	for name, args := range map[string][]string{
 		"logs":   {"logs", "box", "web"},

@@ -76,7 +76,7 @@ func TestListsInTheEnvironment(t *testing.T) {
 	}
 }
 
-// TestNothingSaid: an empty path of the host is none; an empty value of another key
+// TestNothingSaid: an empty path of the host means no path; an empty value of another key
 // is a value.
 func TestNothingSaid(t *testing.T) {
 	if s := find(t, config.Input{Environ: []string{"CLOCHE__RULES="}, File: []byte("rules: /f")}, "rules"); s.Text() != "/f" || s.Source != config.FromFile {

@@ -77,7 +77,7 @@ func TestErrorsAreRemembered(t *testing.T) {
 	if n := h.Status(t.Context(), red).RecentErrors; n != 3 {
 		t.Errorf("status tells of %d errors", n)
 	}
-	// Nobody sees another's, and to ask for them is no error that tells anything.
+	// A tenant does not see another's, and an error does not tell that they exist.
 	for _, o := range []api.ErrorOptions{{}, {Tenant: "blue"}} {
 		if l := h.errors(t, blue, o); len(l) != 1 || l[0].Tenant != "blue" {
 			t.Errorf("blue, %+v: %+v", o, l)

@@ -73,7 +73,7 @@ func TestStatusOfFaults(t *testing.T) {
 	check("all at once", false, api.ReasonDiskFull, "0 KiB free", "refused", "gone")
 }
 
-// Doctor tells what holds a private workspace of which nobody names the size: nothing
+// Doctor tells what holds a private workspace without a size: nothing
 // does where it is a volume, be it on this system or of an engine elsewhere.
 func TestDoctorOfTheDefaultBound(t *testing.T) {
 	const watched, none = "watched while programs write", ", where workspaces are volumes"

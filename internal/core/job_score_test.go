@@ -47,7 +47,7 @@ func kindOf(p api.Job) api.FailureKind {
 	return p.Failure.Kind
 }
 
-// TestALifetimeThatIsOver ends a job as expired, which trying again does not mend.
+// TestALifetimeThatIsOver ends a job as expired, which another try does not fix.
 func TestALifetimeThatIsOver(t *testing.T) {
 	h := newFixture(t)
 	spec := in(t.TempDir())

@@ -502,8 +502,8 @@ func TestAKeyIsOneJob(t *testing.T) {
 	}
 }
 
-// TestTheDaemonEnds in the middle of a job: that is on record, of the one that goes
-// in good order and of the one that is killed.
+// TestTheDaemonEnds in the middle of a job: that is on record, of a daemon that shuts
+// down and of one that is killed.
 func TestTheDaemonEnds(t *testing.T) {
 	h := newFixture(t)
 	spec := in("/")

@@ -26,7 +26,7 @@ func errorOf(t *testing.T, err error) *api.Error {
 	return e
 }
 
-// caller is whoever shows a new key.
+// caller is the caller of a new key.
 func (h *fixture) caller(t *testing.T, spec api.KeySpec) (core.Caller, api.NewKey) {
 	t.Helper()
 	k, err := h.CreateKey(t.Context(), operator, spec)

@@ -47,7 +47,7 @@ func holds(lines []string, parts ...string) bool {
 	return false
 }
 
-// A create is repeated by its key, by whoever of the tenant has it, and nobody else.
+// A create is repeated by its key, by any caller of the tenant and no other.
 func TestCreateByKey(t *testing.T) {
 	h := newFixture(t)
 	red, _ := h.caller(t, api.KeySpec{Tenant: "red"})

@@ -25,7 +25,7 @@ func (p *probing) Probe(ctx context.Context) engine.Report {
 	return engine.Report{Name: p.name, Usable: p.probe(ctx)}
 }
 
-// TestProbesSideBySide: one that hangs delays nobody twice, and is asked again when it
+// TestProbesSideBySide: an engine that hangs delays no caller twice, and is asked again when it
 // has answered.
 func TestProbesSideBySide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestProbesSideBySide(t *testing.T) {
 	})
 }
 
-// TestProbesAreKept for five seconds; what is not usable is asked again then, and
+// TestProbesAreKept for five seconds; an engine that cannot be used is asked again then, and
 // waited for.
 func TestProbesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -166,7 +166,7 @@ func TestMeasuredBefore(t *testing.T) {
 	if _, err := h.sh(t, "head -c 1048576 /dev/zero > "+dir+"/f"); err != nil {
 		t.Fatalf("as much as it may hold: %v", err)
 	}
-	// Somebody else writes to the directory.
+	// Another process writes to the directory.
 	if err := os.WriteFile(filepath.Join(dir, "g"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestMeasuredAfterAProcess(t *testing.T) {
 }
 
 // One tenant's workspaces are not there for another, in the words of what is
-// missing, and nobody but the operator reaches over.
+// missing, and only the operator sees both.
 func TestWorkspacesOfTenants(t *testing.T) {
 	h := newFixture(t)
 	alice, bob := core.UnixCaller(1001, 0), core.UnixCaller(1002, 0)

@@ -48,8 +48,8 @@ func dialAs(uid int, to string) (net.Conn, error) {
 	}
 }
 
-// TestSameUser: a connection is its own user's and root's, and nobody else's; one whose
-// other end is closed is nobody's, though the kernel tells its user as 0.
+// TestSameUser: a connection belongs to its own user and to root only; one whose
+// other end is closed belongs to no user, though the kernel tells its user as 0.
 func TestSameUser(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"} {
 		t.Run(at, func(t *testing.T) {

@@ -198,7 +198,7 @@ func TestOnlyTheRequestsThatAreAllowed(t *testing.T) {
 		{"GET", "/v1/../admin", 403}, {"GET", "/v1/%2e%2e/admin", 403}, {"GET", "/v1//admin", 403}, {"GET", "/v1/..%2fadmin", 403},
 		{"GET", `/v1/..\admin`, 403}, {"GET", "/v1/%5c..", 403}, {"GET", "/v1/..;/admin", 403}, {"GET", "/v1/%252e%252e/admin", 403}, {"get", "/v1/x", 403},
 	} {
-		for _, port := range []string{"", ":8443"} { // opaque by its rule, and opened all the same
+		for _, port := range []string{"", ":8443"} { // opaque by its rule, and still opened
 			r := newRequest(t, v.method, "https://"+apiHost+port+"/", nil, nil)
 			r.URL.Opaque = "//" + apiHost + port + v.target
 			status, body, _ := do(t, w.client(port == ""), r)
@@ -232,7 +232,7 @@ func TestAuthorityInside(t *testing.T) {
 	}
 }
 
-// TestValueDoesNotComeBack: a server that says what it was sent says it to nobody.
+// TestValueDoesNotComeBack: a server that repeats what it was sent does not reach the sandbox with it.
 func TestValueDoesNotComeBack(t *testing.T) {
 	secret := keySecret(apiHost)
 	secret.Query = true
@@ -486,7 +486,7 @@ func TestValueInHeads(t *testing.T) {
 		rw.Header().Set("Link", "</"+value+">")
 		rw.WriteHeader(http.StatusEarlyHints)
 		rw.Header().Set("Vary", "X-"+strings.ToUpper(value))
-		if r.URL.Path == "/coded" { // a body that nobody can search
+		if r.URL.Path == "/coded" { // a body that cannot be searched
 			rw.Header().Set("Content-Encoding", "br")
 		}
 		rw.Header().Set("Trailer", "X-Sum, T-"+value)

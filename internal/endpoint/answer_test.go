@@ -18,7 +18,7 @@ import (
 )
 
 // TestAnswersAreTheTargets says the same requests to a target and to its endpoint, and
-// compares what comes back, byte by byte but for the time of day.
+// compares what comes back, byte by byte except for the time of day.
 func TestAnswersAreTheTargets(t *testing.T) {
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
@@ -109,7 +109,7 @@ func (p *pipes) dial() net.Conn {
 }
 
 // TestSlowHead: who sends the head of a request a byte a second is cut off after ten,
-// and has held nothing but its own connection.
+// and has held only its own connection.
 func TestSlowHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := openOn(t, &pipes{conns: make(chan net.Conn), done: make(chan struct{})}, api.Endpoint{Target: api.TargetClient, Listen: "127.0.0.1:13131", Limits: api.EndpointLimits{Active: 1, Connections: 2}})
@@ -124,7 +124,7 @@ func TestSlowHead(t *testing.T) {
 			sent++
 			time.Sleep(time.Second)
 			if sent == 5 {
-				// Meanwhile the one slot is free: the answer is that nobody serves.
+				// Meanwhile the one slot is free: the answer is that no client serves it.
 				c := in.pipes.dial()
 				go io.WriteString(c, "GET / HTTP/1.1\r\nHost: 127.0.0.1:13131\r\nConnection: close\r\n\r\n")
 				if answer, _ := io.ReadAll(c); !bytes.Contains(answer, []byte("no_attachment")) {

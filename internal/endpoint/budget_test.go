@@ -168,8 +168,8 @@ func TestRefusedConnectionsKeepNothing(t *testing.T) {
 	}
 }
 
-// TestFullShareIsWholeAfterwards: as many connections as a sandbox may have can be had
-// again after others were refused for want of them.
+// TestFullShareIsWholeAfterwards: a sandbox can open all of its connections
+// again after others were refused at the limit.
 func TestFullShareIsWholeAfterwards(t *testing.T) {
 	const most = 512
 	srv := target(t, func(http.ResponseWriter, *http.Request) {})

@@ -13,7 +13,7 @@ import (
 )
 
 // TestCapture: what an endpoint puts on record of its requests holds no credential, is
-// bounded, and is not there where nobody asked for it.
+// bounded, and is missing without a request for it.
 func TestCapture(t *testing.T) {
 	srv := target(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)

@@ -94,7 +94,7 @@ func open(t *testing.T, spec api.Endpoint, tune func(*endpoint.Options)) *inside
 	return in
 }
 
-// newInside makes an endpoint that nobody serves yet.
+// newInside makes an endpoint that no client serves yet.
 func newInside(t *testing.T, spec api.Endpoint, tune func(*endpoint.Options)) *inside {
 	t.Helper()
 	in := &inside{watcher: &watcher{}, addr: spec.Listen, base: "http://" + spec.Listen}

@@ -9,9 +9,9 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// TestManyIdle: two endpoints in each of a thousand sandboxes, which nobody uses, cost
+// TestManyIdle: two unused endpoints in each of a thousand sandboxes cost
 // a goroutine that waits for connections and the memory of that. Nothing else is begun:
-// no timer, and nobody who looks.
+// no timer and no other goroutine.
 func TestManyIdle(t *testing.T) {
 	const sandboxes, each, most = 1000, 2, 60 << 20
 	var before, after runtime.MemStats

@@ -152,8 +152,8 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// TestConditions: a target that cannot be had is said of the endpoint, and that it
-// can be again.
+// TestConditions: an endpoint reports that its target is unavailable, and that it
+// is available again.
 func TestConditions(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -281,8 +281,8 @@ func (d dialer) Open(ctx context.Context) (net.Conn, error) {
 
 func (d dialer) Close() error { return nil }
 
-// TestAttach: there is an answer while nobody is attached, and the service's when
-// somebody is.
+// TestAttach: there is an answer while no client is attached, and the service's answer
+// with one.
 func TestAttach(t *testing.T) {
 	srv := target(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host) })
 	in := open(t, api.Endpoint{Target: api.TargetClient}, nil)

@@ -81,7 +81,7 @@ func TestSlowConnectsAreFew(t *testing.T) {
 }
 
 // TestHungRequestsDelayNobody: requests that are never answered leave the others
-// alone, to the last place there is; who finds none is told when to come again.
+// alone, to the last place there is; a client without a place is told when to retry.
 func TestHungRequestsDelayNobody(t *testing.T) {
 	srv := target(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hang" {
@@ -159,7 +159,7 @@ func TestSlowHeadIsCut(t *testing.T) {
 	defer c.Close()
 	begun := time.Now()
 	var wg sync.WaitGroup
-	wg.Go(func() { // a byte a second, for as long as somebody takes it
+	wg.Go(func() { // a byte a second, for as long as the client reads
 		for i := 0; ; i++ {
 			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nX-A: "[i%20:][:1]); err != nil || time.Since(begun) > time.Minute {
 				return
@@ -273,7 +273,7 @@ func TestShareOfASandbox(t *testing.T) {
 }
 
 // TestSocketsOfTheProcess: what endpoints have open to their targets is bounded for all
-// of them together. Who gets none is told to come again, and what is free is given.
+// of them together. A client without one is told to retry, and a free one is used.
 func TestSocketsOfTheProcess(t *testing.T) {
 	hold := make(chan struct{})
 	srv := target(t, func(w http.ResponseWriter, r *http.Request) {

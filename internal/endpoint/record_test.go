@@ -24,7 +24,7 @@ func raw(t *testing.T, in *inside, method, path, headers, body string) string {
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "Connection:") }), "")
 }
 
-// TestRecordAndReplay: what went through an endpoint comes again without its target:
+// TestRecordAndReplay: traffic of an endpoint is replayed without its target:
 // statuses, headers, trailers and each chunk, byte by byte; and no secret is kept.
 func TestRecordAndReplay(t *testing.T) {
 	store, err := recording.Open(t.TempDir())

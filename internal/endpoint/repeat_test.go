@@ -41,7 +41,7 @@ func counted(n int) map[string]string {
 	return map[string]string{"X-Stainless-Retry-Count": fmt.Sprint(n)}
 }
 
-// TestOnce: a request that comes again is not asked again, and what only looks alike is.
+// TestOnce: a repeated request does not reach the target again, and a request that only looks alike does.
 func TestOnce(t *testing.T) {
 	var asked atomic.Int64
 	srv := target(t, func(w http.ResponseWriter, r *http.Request) {
@@ -126,8 +126,8 @@ func (in *inside) settled(t *testing.T, n int) {
 	t.Fatalf("there are not %d exchanges on record", n)
 }
 
-// TestOnceInFlight: who comes again while the first is under way gets its answer, also
-// when whoever asked first has left; and so do many at once.
+// TestOnceInFlight: a request that is repeated while the first is under way gets its answer, also
+// when the first client has left; and so do many at once.
 func TestOnceInFlight(t *testing.T) {
 	var asked atomic.Int64
 	begun, answer := make(chan struct{}, 64), make(chan struct{})
@@ -172,11 +172,11 @@ func TestOnceInFlight(t *testing.T) {
 	}
 }
 
-// TestOnceEnds: an endpoint that is taken away takes what nobody waits for with it.
+// TestOnceEnds: the removal of an endpoint ends requests without a waiting client.
 func TestOnceEnds(t *testing.T) {
 	begun, gone := make(chan struct{}), make(chan struct{})
 	srv := target(t, func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // before that nobody sees that the client leaves
+		_, _ = io.Copy(io.Discard, r.Body) // before that the server does not see that the client leaves
 		close(begun)
 		<-r.Context().Done()
 		close(gone)

@@ -192,7 +192,7 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
-// TestReboot: what was not synced may be gone, but no cursor comes again.
+// TestReboot: what was not synced may be gone, but no cursor is used twice.
 func TestReboot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events")
 	l := open(t, event.Options{Path: path})
@@ -384,7 +384,7 @@ func TestFollowOverAge(t *testing.T) {
 	})
 }
 
-// TestSlowReader holds a reader in fn: nobody else notices, and it is told what
+// TestSlowReader holds a reader in fn: no other reader notices, and it is told what
 // it missed.
 func TestSlowReader(t *testing.T) {
 	l := open(t, event.Options{MaxEvents: 500})

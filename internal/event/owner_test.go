@@ -11,7 +11,7 @@ import (
 )
 
 // One sandbox that has much to tell, or one tenant that is refused over and over,
-// pushes nobody else's events out, and keeps its own newest.
+// does not push the events of others out, and keeps its own newest.
 func TestOneOwnerDoesNotPushOutOthers(t *testing.T) {
 	o := event.Options{Path: filepath.Join(t.TempDir(), "events"), MaxEvents: 200, MaxEach: 16}
 	l := open(t, o)

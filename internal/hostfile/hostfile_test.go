@@ -34,7 +34,7 @@ func holds(t *testing.T, path, want string) {
 	}
 }
 
-// TestLock: a lock is of an opened file, keeps nobody from reading, and ends with it.
+// TestLock: a lock is of an opened file, does not keep others from reading, and ends with it.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	first := open(t, path, os.O_RDWR|os.O_CREATE)

@@ -29,7 +29,7 @@ func (h *inside) request(head, body string) net.Conn {
 	return conn
 }
 
-// TestBodiesThatDoNotEnd: whoever promises a body and does not send it is
+// TestBodiesThatDoNotEnd: a client that promises a body and does not send it is
 // answered, and holds the connection no longer than the rule for that body says.
 func TestBodiesThatDoNotEnd(t *testing.T) {
 	const (
@@ -130,7 +130,7 @@ func TestBodiesThatTrickle(t *testing.T) {
 }
 
 // TestConnectionIsKept: a refusal after a body that came whole costs no
-// connection, and its deadline is not that of the next request.
+// connection, and its deadline is not the deadline of the next request.
 func TestConnectionIsKept(t *testing.T) {
 	bubble(t, func(t *testing.T, h *inside) {
 		conn := h.request("POST /v1/run\nContent-Type: application/json\nContent-Length: 2", "{}")
@@ -191,7 +191,7 @@ func TestRefusalsOverTCP(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer conn.Close()
-				// A server that waits for the body holds this up for ever.
+				// A server that waits for the body blocks this indefinitely.
 				if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 					t.Fatal(err)
 				}
@@ -263,7 +263,7 @@ func TestLeavingIsNoFault(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Fatal(ctx.Err())
 		}
-		// Whatever is followed wakes when something happens, and finds nobody there.
+		// Whatever is followed wakes when something happens, and finds no client.
 		if _, err := c.WriteStdin(ctx, "box", "cat", nil, strings.NewReader("x"), false); err != nil {
 			t.Fatal(err)
 		}

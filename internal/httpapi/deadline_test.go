@@ -117,7 +117,7 @@ func TestDeadlines(t *testing.T) {
 	if err == nil {
 		t.Error("a file that did not come whole was read")
 	}
-	// What moves has no deadline: a byte at a time, for longer than that of a pause.
+	// What moves has no deadline: a byte at a time, for longer than the deadline of a pause.
 	slow := readerFunc(func() func(p []byte) (int, error) {
 		n := 0
 		return func(p []byte) (int, error) {

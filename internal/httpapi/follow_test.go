@@ -77,8 +77,8 @@ func bubble(t *testing.T, fn func(t *testing.T, h *inside)) {
 	})
 }
 
-// raw sends one request on a connection of its own, whose answer nobody reads
-// unless the caller does.
+// raw sends one request on a connection of its own, whose answer is read
+// only by the caller.
 func (h *inside) raw(path string, header ...string) net.Conn {
 	h.t.Helper()
 	conn, err := h.ln.dial(h.t.Context(), "", "")

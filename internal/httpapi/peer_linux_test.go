@@ -85,7 +85,7 @@ func TestVanishedPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	// Nobody reads of st, and its system answers: it is kept for longer than one
+	// st has no reader, and its system answers: it is kept for longer than one
 	// that is gone would be.
 	held, err := there.Hold(t.Context(), api.SandboxSpec{}, nil)
 	if err != nil {

@@ -48,7 +48,7 @@ func packed(t testing.TB, program []byte) []byte {
 }
 
 // memory is what an ELF file's segments are in memory, by address. What the file
-// begins with, which no program of ours reads, is left out.
+// begins with, which no tested program reads, is left out.
 func memory(t testing.TB, program []byte) map[uint64][]byte {
 	t.Helper()
 	m := map[uint64][]byte{}

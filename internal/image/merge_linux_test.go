@@ -33,7 +33,7 @@ func build(t testing.TB, s *Store, l archive.Limits, layers ...[]byte) (rootFile
 	return s.assemble(t.Context(), sources, l, func([]string) string { return filepath.Join(t.TempDir(), "root.erofs") }, func() {})
 }
 
-// contentOf shows the tree of an image, but for what every image is given.
+// contentOf shows the tree of an image, except for what every image is given.
 func contentOf(t testing.TB, fsys fs.FS) map[string]string {
 	t.Helper()
 	got := map[string]string{}

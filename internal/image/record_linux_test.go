@@ -14,7 +14,7 @@ import (
 )
 
 // TestRecordsThatCannotBeRead: what belongs to the record of an image that cannot be read
-// is not known, so no root filesystem is swept until it is mended, and it is told. A
+// is not known, so no root filesystem is swept until it is repaired, and it is reported. A
 // record of a later version is one.
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	for what, record := range map[string]func(whole string) string{

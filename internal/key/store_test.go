@@ -101,7 +101,7 @@ func TestOtherTextIsNoKey(t *testing.T) {
 	closed(t, s)
 }
 
-// TestTheFileHasNoKey: whoever reads the home's file can come by none of its keys.
+// TestTheFileHasNoKey: the home's file does not reveal its keys.
 func TestTheFileHasNoKey(t *testing.T) {
 	home := t.TempDir()
 	s := open(t, home)
@@ -151,7 +151,7 @@ func TestRevokeIsAtOnce(t *testing.T) {
 	}
 }
 
-// TestRevokeHoldsWithoutADisk: what cannot be written is in force all the same.
+// TestRevokeHoldsWithoutADisk: a revocation that cannot be written is still in force.
 func TestRevokeHoldsWithoutADisk(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "home")
 	if err := os.Mkdir(home, 0o700); err != nil {
@@ -280,7 +280,7 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 		}
 		return n
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which would close what nobody has
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which would close unreferenced files
 	s := open(t, home)
 	k, _ := create(t, s, key.Wish{Tenant: "red"})
 	if _, err := s.Revoke(k.ID); err != nil {
@@ -346,7 +346,7 @@ func TestADamagedFileIsNotForgotten(t *testing.T) {
 	}
 }
 
-// A home that is not there, or a file that is none, is an error and not a home without keys.
+// A home that is not there, or a file of another kind, is an error and not a home without keys.
 func TestNoHome(t *testing.T) {
 	if s, err := key.Open(context.Background(), filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Errorf("keys of no home: %v", s.List())

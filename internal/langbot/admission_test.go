@@ -51,7 +51,7 @@ func needsGrants(t *testing.T, change func(*Options)) (*server, string) {
 }
 
 // Where grants are needed a session has more mounts only to read, few, below the
-// workspace, and of nobody else's.
+// workspace, and of no other tenant.
 func TestMountsOfAGrantedSession(t *testing.T) {
 	d, work := needsGrants(t, nil)
 	p, other := &placement{"inst-1", "ws-1", 1}, &placement{"inst-1", "ws-2", 1}

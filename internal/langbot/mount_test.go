@@ -80,7 +80,7 @@ func TestDigestOfADirectory(t *testing.T) {
 	}
 }
 
-// A mount that says what is in it is that, or is none.
+// A mount with a digest has that content, or is refused.
 func TestMountsWithADigest(t *testing.T) {
 	root := t.TempDir()
 	d := newServer(t, func(o *Options) { o.Config = fmt.Sprintf(`{"local":{"allowed_mount_roots":%q}}`, root) })

@@ -41,8 +41,8 @@ func (d *server) upgrade(path string, headers ...string) int {
 	return r.StatusCode
 }
 
-// TestPeersWithoutToken: without a token every connection is asked about, and nobody comes
-// in where nothing can tell who it is.
+// TestPeersWithoutToken: without a token every connection is asked about, and no peer is
+// admitted where it cannot be identified.
 func TestPeersWithoutToken(t *testing.T) {
 	relay := "/v1/sessions/" + placement{"inst-1", "w", 1}.runtime() + "-s/managed-process/p/ws"
 	for name, c := range map[string]struct {
@@ -77,7 +77,7 @@ func TestPeersWithoutToken(t *testing.T) {
 			}
 		})
 	}
-	// With a token nobody is asked about.
+	// With a token no connection is asked about.
 	token := strings.Repeat("t", 32)
 	d := newServer(t, func(o *Options) { o.Token, o.Peer = token, nil })
 	if got := d.upgrade("/rpc/ws", headerToken, token); got != http.StatusSwitchingProtocols {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestSessionWithoutRecordIsUndone: a session of which no record can be written is none,
+// TestSessionWithoutRecordIsUndone: a session without a written record does not exist,
 // and its sandbox is not left.
 func TestSessionWithoutRecordIsUndone(t *testing.T) {
 	d := newServer(t, nil)
@@ -53,7 +53,7 @@ func TestRecordsHoldNoEnvironment(t *testing.T) {
 	}
 }
 
-// TestPausedSessionGoesOn: a session whose sandbox somebody paused is used again, and not
+// TestPausedSessionGoesOn: a session whose sandbox was paused is used again, and not
 // made anew.
 func TestPausedSessionGoesOn(t *testing.T) {
 	d := newServer(t, nil)

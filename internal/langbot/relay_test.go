@@ -245,7 +245,7 @@ func TestARelayCarriesLines(t *testing.T) {
 			t.Errorf("a line of %d bytes, want %d", len(got), len(want))
 		}
 	}
-	// Half a line is not sent, and what comes while nobody is there waits.
+	// Half a line is not sent, and a message without a reader waits.
 	p.say("ha")
 	if err := conn.Close(websocket.StatusNormalClosure, ""); err != nil {
 		t.Log(err)

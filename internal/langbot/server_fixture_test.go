@@ -22,12 +22,12 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
-// fakeCore is a fixture without walls.
+// fakeCore is a core without isolation.
 type fakeCore struct {
 	// weak are the engines below the operator's tier; floors are what that was asked against.
 	weak   map[string]bool
 	floors []string
-	// paused are sandboxes that stand still.
+	// paused are the paused sandboxes.
 	paused map[string]bool
 	// The verbs on skills are not there.
 	SkillVerbs
@@ -63,7 +63,7 @@ type fakeCore struct {
 	turnedAway []string
 	// hold, where it is set, is waited for by every exec.
 	hold chan struct{}
-	// entered is told of each exec that waits, where somebody listens.
+	// entered gets each exec that waits, if a test receives.
 	entered chan struct{}
 }
 

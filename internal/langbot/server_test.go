@@ -450,7 +450,7 @@ func TestSharedWorkspaceMarker(t *testing.T) {
 	}
 }
 
-// What a persistent session is outlives the runtime, and what is not does not.
+// A persistent session outlives the runtime, and another session does not.
 func TestSessionsAfterARestart(t *testing.T) {
 	d := newServer(t, nil)
 	p := &placement{"inst-1", "ws-1", 3}
@@ -496,7 +496,7 @@ func TestTooMuchAtOnce(t *testing.T) {
 	if r := d.recv(); r.Message != "Runtime connection is busy (max 128 concurrent actions)" {
 		t.Errorf("%+v", r)
 	}
-	d.must("__ping", nil, obj{}) // is answered all the same
+	d.must("__ping", nil, obj{}) // is still answered
 	close(d.core.hold)
 	for range maxActions {
 		if r := d.recv(); r.Code != 0 {

@@ -20,7 +20,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// unused makes it so that nobody used a session for so long.
+// unused makes a session look unused for so long.
 func (d *server) unused(p *placement, id string, long time.Duration) {
 	d.t.Helper()
 	x, err := d.s.lookup(*p, id)
@@ -84,7 +84,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 	}
 }
 
-// A session that is being ended still counts, and nobody waits for another's.
+// A session that is being ended still counts, and no call waits for another's end.
 func TestSessionsDoNotWaitForEachOther(t *testing.T) {
 	d := newServer(t, func(o *Options) { o.Config = `{"limits":{"max_sessions":2}}` })
 	p := &placement{"inst-1", "ws-1", 1}
@@ -392,7 +392,7 @@ func TestAClientLeaves(t *testing.T) {
 }
 
 // Who chose the backend: BOX_BACKEND, then INIT whenever it comes, then what there was
-// at the start. One that cannot be had is told of with the reason.
+// at the start. One that is unavailable is reported with the reason.
 func TestWhoChoosesTheBackend(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
 	var log bytes.Buffer

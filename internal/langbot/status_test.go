@@ -11,9 +11,9 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// What can be had, and if not why, is the same by every way to ask; the sessions that
-// there are stay listed. That nobody answers is what the client sees of it, which is
-// LangBot's to say here, and client.Client's in the fixture.
+// The backends, and why one is unavailable, are the same in each answer; existing
+// sessions stay listed. A client whose runtime does not answer is tested by
+// LangBot here, and client.Client's in the fixture.
 func TestWhyThereIsNoBackend(t *testing.T) {
 	p := &placement{"inst-1", "ws-1", 1}
 	broken := api.EngineReport{Name: "docker", Problems: []api.Problem{{What: "no daemon answers"}}}

@@ -216,7 +216,7 @@ func TestPreviewIsTheEnd(t *testing.T) {
 }
 
 // TestPathsOfHosts: what is a directory of the host, and what lies in another, on each
-// system. A path of another system's is none.
+// system. A path of another system is not one.
 func TestPathsOfHosts(t *testing.T) {
 	for _, c := range []struct {
 		system, path string

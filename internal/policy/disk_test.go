@@ -10,7 +10,7 @@ import (
 )
 
 // What a sandbox writes to its root and to its own workspace comes to limits.disk_bytes
-// in all, whoever divides it.
+// in all, whichever component divides it.
 func TestDiskIsOfRootAndWorkspace(t *testing.T) {
 	const mib, gib = int64(1 << 20), int64(1 << 30)
 	rule := func(r rules.LimitRule) rules.Rules {
@@ -70,8 +70,8 @@ func TestDiskIsOfRootAndWorkspace(t *testing.T) {
 	}
 }
 
-// An engine that does not bound the layer of a root is not asked to where there is none,
-// and elsewhere says so of the default; the workspace keeps its part.
+// An engine that does not bound the layer of a root is not asked to without one,
+// and otherwise reports the default as not enforced; the workspace keeps its part.
 func TestDiskThatTheEngineDoesNotHold(t *testing.T) {
 	f := facts()
 	f.Engines[0].Enforces["disk_bytes"] = api.Enforcement{Reason: "overlay2"}

@@ -301,7 +301,7 @@ func TestEgressChange(t *testing.T) {
 	want{api.CodeDenied, "allow[0]", "egress.deny:paste.example.com", ""}.check(t, change(api.EgressChange{Allow: []string{"paste.example.com"}}, operator, later))
 	want{api.CodeInvalid, "allow", "", ""}.check(t, change(api.EgressChange{}, operator, later))
 	want{api.CodeInvalid, "remove[0]", "", "not in force"}.check(t, change(api.EgressChange{Remove: []string{"b.example.com"}}, operator, later))
-	// What the operator holds back on a sandbox of somebody else is the operator's to lift.
+	// Only the operator lifts what the operator holds back on a tenant's sandbox.
 	must(change(api.EgressChange{Deny: []string{"a.example.com"}}, operator, later))
 	if flows(t, g, later).Flow("a.example.com", 443).Refusal() == nil {
 		t.Error("a deny does not hold")
@@ -452,7 +452,7 @@ func FuzzEgressRules(f *testing.F) {
 			}
 			return
 		}
-		// A tenant reaches nothing that no rule of the operator's has.
+		// A tenant reaches only destinations that a rule of the operator has.
 		s := flows(t, egressOf(t, p), time.Time{})
 		for _, n := range []rule.Name{"evil.org", "example.com", "paste.example.com", "no.example.com"} {
 			if s.Flow(n, 443).Refusal() == nil {

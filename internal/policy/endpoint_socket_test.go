@@ -37,7 +37,7 @@ func TestEndpointSockets(t *testing.T) {
 	}
 }
 
-// TestEndpointInsideSocket: a socket inside has one form, is where nobody else sees it,
+// TestEndpointInsideSocket: a socket inside has one form, is where no other sandbox sees it,
 // and has no variables of a port.
 func TestEndpointInsideSocket(t *testing.T) {
 	operator := policy.InProcessCaller(0)

@@ -181,7 +181,7 @@ func TestKnownValuesNeverCollide(t *testing.T) {
 	}
 }
 
-// TestKnownIsNotUnknown: who is called "unknown" shares with nobody who is.
+// TestKnownIsNotUnknown: a user with the name "unknown" shares no sandbox with an unknown user.
 func TestKnownIsNotUnknown(t *testing.T) {
 	known, err := nameFor(t, "{launcher_type}_{sender_id}", &api.Identity{LauncherType: "person", SenderID: "unknown"}, rules.Rules{})
 	if err != nil {

@@ -93,8 +93,8 @@ func TestSettingsOfTheOperator(t *testing.T) {
 	}
 }
 
-// TestNullIsNotAbsent: a key without a value is an error with its place, but for
-// quotas, where it means that there is none.
+// TestNullIsNotAbsent: a key without a value is an error with its place, except for
+// quotas, where it means no quota.
 func TestNullIsNotAbsent(t *testing.T) {
 	for text, key := range map[string]string{
 		"enabled:": "enabled", "engine: null": "engine", "profiles: {x: {defaults: {memory: }}}": "profiles.x.defaults.memory",

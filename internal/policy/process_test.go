@@ -22,7 +22,7 @@ func TestProcessDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The profile's timeout is for what somebody waits for.
+	// The profile's timeout is for execs, for whose end a caller waits.
 	if p.Timeout() != 0 || !p.Valid() {
 		t.Errorf("timeout %v, valid %t", p.Timeout(), p.Valid())
 	}

@@ -43,7 +43,7 @@ func TestTenantsSeeOnlyTheirOwn(t *testing.T) {
 	if policy.Sees(tenant, "local") || !policy.Sees(tenant, "tcp") || !policy.Sees(operator, "tcp") {
 		t.Error("Sees differs from Authorize")
 	}
-	// A record without tenant is nobody's.
+	// A record without tenant belongs to no tenant.
 	if err := policy.Authorize(policy.Caller{}, policy.VerbGet, "x", "", "agent"); err == nil {
 		t.Error("a caller without tenant sees what has none")
 	}

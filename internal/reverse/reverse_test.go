@@ -31,7 +31,7 @@ func pair(t *testing.T) (*reverse.Session, *reverse.Listener) {
 	return s, l
 }
 
-// TestEnds: each direction has an end of its own, and a reset is none.
+// TestEnds: each direction has an end of its own, and a reset is not an end.
 func TestEnds(t *testing.T) {
 	s, l := pair(t)
 	open := func() (near, far *reverse.Conn) {

@@ -47,7 +47,7 @@ func drain(a *process.Attachment) (string, *api.Result, error) {
 	}
 }
 
-// The last of an input may be what is refused: nobody writes again to hear of it.
+// The last part of an input may be refused: the writer does not write again to learn of it.
 func TestAttachEndsWithItsInput(t *testing.T) {
 	w := newFixture(t)
 	m := w.manager(false)
@@ -412,7 +412,7 @@ func TestAttachSeesRemovalAndTheEndOfItsSandbox(t *testing.T) {
 	if got := <-ends; got.err != nil || got.exit == nil || got.exit.OK() || got.exit.SandboxLost {
 		t.Errorf("the end of an attach whose process was removed: %+v", got)
 	}
-	// The id is free at once, also while somebody is attached to the old one.
+	// The id is free at once, also while a client is attached to the old one.
 	start(t, m, sb, shell("a", "exec sleep 600"))
 	begun := time.Now()
 	if err := m.Remove(t.Context(), operator, "dev"); err != nil {

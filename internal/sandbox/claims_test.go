@@ -257,7 +257,7 @@ func TestFailedCreateFreesItsKey(t *testing.T) {
 	}
 }
 
-// A burst is taken in and made a few at a time; nobody gets an error, and each is
+// A burst is taken in and made a few at a time; no caller gets an error, and each is
 // told how long it waited and how long it took.
 func TestBurstOfCreates(t *testing.T) {
 	n := 512

@@ -17,7 +17,7 @@ import (
 )
 
 // What the end of a sandbox cuts off of a write leaves no file in its named workspace,
-// whoever sees the end. Without a write that was cut off nothing is looked for.
+// whichever daemon sees the end. Without a write that was cut off nothing is looked for.
 func TestCutWrites(t *testing.T) {
 	longtest.Skip(t, "it makes a sandbox for each end")
 	const name = ".cloche-0123456789abcdef"

@@ -62,8 +62,8 @@ func TestValueOfEachSource(t *testing.T) {
 	}
 }
 
-// TestSourceThatIsNotGood: what others could read or write is no secret, and what
-// is wrong is told to the log and to nobody else.
+// TestSourceThatIsNotGood: what others could read or write is no secret, and the
+// reason is in the log only.
 func TestSourceThatIsNotGood(t *testing.T) {
 	longtest.Skip(t, "it waits for a command that hangs")
 	dir := t.TempDir()

@@ -117,7 +117,7 @@ func TestLifeOfASnapshot(t *testing.T) {
 	}
 }
 
-// TestSweep removes what killed processes left, and nothing that somebody is at.
+// TestSweep removes what killed processes left, and nothing that a process uses.
 func TestSweep(t *testing.T) {
 	home := t.TempDir()
 	s := open(t, home)
@@ -161,8 +161,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestBrokenRecord: one that cannot be read is told of, and not taken for none; it
-// keeps nobody from the others.
+// TestBrokenRecord: one that cannot be read is reported, and not taken as missing; the
+// others stay available.
 func TestBrokenRecord(t *testing.T) {
 	home := t.TempDir()
 	s := open(t, home)

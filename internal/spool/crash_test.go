@@ -209,7 +209,7 @@ func TestLostSegments(t *testing.T) {
 	w.out("on")
 }
 
-// TestFallingBehind has a reader that stands still while the log goes round: it
+// TestFallingBehind has a reader that waits while the log goes round: it
 // is told exactly how much it missed, and pins neither disk nor memory.
 func TestFallingBehind(t *testing.T) {
 	o := spool.Options{Dir: t.TempDir(), MaxBytes: 1 << 20}
@@ -424,7 +424,7 @@ func TestDamagedFinishedLog(t *testing.T) {
 					must(t, l.Finish("exited"))
 					check(l)
 					must(t, l.Close())
-					// The mended log keeps its end, and another open does not repeat the gap.
+					// The repaired log keeps its end, and another open does not repeat the gap.
 					l = open(t, o)
 					check(l)
 					if reason, ok := l.Finished(); !ok || reason != "exited" {

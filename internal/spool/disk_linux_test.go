@@ -103,7 +103,7 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// TestFinishOnAFullDisk: the log is finished for its readers all the same.
+// TestFinishOnAFullDisk: the log is still finished for its readers.
 func TestFinishOnAFullDisk(t *testing.T) {
 	disk := tmpfs(t, "16k")
 	l := open(t, spool.Options{Dir: disk})

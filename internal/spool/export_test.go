@@ -2,7 +2,7 @@ package spool
 
 import "encoding/binary"
 
-// Mend makes the sums of a segment right, and of each record that follows
+// Mend corrects the sums of a segment, and of each record that follows
 // another, so that a fuzzer gets behind them.
 func Mend(b []byte) []byte {
 	if len(b) < segmentHeaderLen {

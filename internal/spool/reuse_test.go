@@ -37,7 +37,7 @@ func TestBlocksAreUsedAgain(t *testing.T) {
 }
 
 // TestHeldBlockStays: what a reader was given does not change until its next
-// call, whatever is written meanwhile, and whoever else reads.
+// call, whatever is written meanwhile, and whichever readers there are.
 func TestHeldBlockStays(t *testing.T) {
 	l := open(t, spool.Options{Dir: t.TempDir(), MaxBytes: 4 << 20})
 	const size = 100 << 10

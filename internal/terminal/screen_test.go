@@ -127,7 +127,7 @@ func FuzzRecentScreen(f *testing.F) {
 	})
 }
 
-// sameAfterSkim compares the screen of the whole output with that of its end.
+// sameAfterSkim compares the screen of the whole output with the screen of its end.
 func sameAfterSkim(t *testing.T, output []byte, rows, cols int) (skipped int) {
 	t.Helper()
 	want, wx, wy, ok := emulate(output, rows, cols, time.Minute)

@@ -129,8 +129,8 @@ func taken(t *testing.T, path string) int64 {
 	return st.Blocks * 512
 }
 
-// A sandbox may do to its own directory what it likes: the next one gets it all
-// the same, and whoever looks how full it is.
+// A sandbox may do to its own directory what it likes: the next one still
+// gets it, and so does a reader of its use.
 func TestFilesOfAnyOwner(t *testing.T) {
 	needDisks(t)
 	s, home := store(t)
@@ -206,7 +206,7 @@ func fsck(t *testing.T, disk string) {
 	}
 }
 
-// A disk that is used has one loop device, whoever opens it, and none when the
+// A disk that is used has one loop device, whichever process opens it, and none when the
 // last has gone: what staged mounts need is enough to keep it.
 func TestDiskIsAttachedOnce(t *testing.T) {
 	needDisks(t)
@@ -318,7 +318,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// What vanishes while somebody looks is not there, and is no error.
+// A file that vanishes during a look does not count, and is no error.
 func TestMeasureWhileFilesVanish(t *testing.T) {
 	dir := tempDir(t)
 	d, err := workspace.OpenDir(dir)

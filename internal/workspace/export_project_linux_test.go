@@ -22,7 +22,7 @@ func SetProjectOf(path string, id uint32) error {
 	return setProject(f, id)
 }
 
-// ProjectIsFree says whether nobody has a project, on the filesystem of path.
+// ProjectIsFree says whether a project is unused, on the filesystem of path.
 func ProjectIsFree(path string, id uint32) (bool, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // TestFillIsSeenWholeOrNotAtAll: the files that were being copied into a workspace
-// when something died are seen by nobody, and what it had before it never loses.
+// when a process died are not visible, and it never loses its earlier files.
 func TestFillIsSeenWholeOrNotAtAll(t *testing.T) {
 	for _, bounds := range []workspace.Bounds{{}, {SizeBytes: 4 << 20, Inodes: 100}} {
 		t.Run(fmt.Sprint(bounds.Any()), func(t *testing.T) {

@@ -545,7 +545,7 @@ func TestLayerWithinBounds(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(o.lower, "new")); string(b) != "new" {
 		t.Errorf("the workspace has %q, %v", b, err)
 	}
-	// A layer whose sandbox has gone is nobody's.
+	// A layer whose sandbox has gone has no owner.
 	o.mount()
 	must(t, os.WriteFile(filepath.Join(o.seen, "left"), nil, 0o644))
 	o.unseat()

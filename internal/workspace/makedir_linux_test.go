@@ -84,7 +84,7 @@ func TestOpenDirMakeBelowRefuses(t *testing.T) {
 	}
 }
 
-// What root makes for somebody belongs to him when it appears, also where he
+// A directory that root makes for a user belongs to the user when it appears, also where the user
 // could not have made it.
 func TestMakeBelowForAnother(t *testing.T) {
 	needRoot(t)
@@ -101,7 +101,7 @@ func TestMakeBelowForAnother(t *testing.T) {
 			t.Errorf("%s: %d:%d %v", p, st.Uid, st.Gid, fi.Mode())
 		}
 	}
-	// It is there and somebody else's by the second time.
+	// It exists and has another owner at the second call.
 	if _, _, err := above.MakeBelow("one/two", 4243); api.CodeOf(err) != api.CodeDenied {
 		t.Errorf("another owner: %v", err)
 	}

@@ -243,8 +243,8 @@ func testProjectRemoval(t *testing.T) {
 	}
 }
 
-// testProjectMoved: files that were copied to where nobody bounds them are not taken
-// for bounded.
+// testProjectMoved: files that were copied to a place without a bound do not count as
+// bounded.
 func testProjectMoved(t *testing.T) {
 	home := tempDir(t)
 	s, err := workspace.Open(home)
@@ -262,7 +262,7 @@ func testProjectMoved(t *testing.T) {
 	}
 }
 
-// privateHome is a directory as that of a sandbox, with a place for what is staged.
+// privateHome is a directory like the directory of a sandbox, with a place for what is staged.
 func privateHome(t *testing.T) (dir, staging string) {
 	t.Helper()
 	dir = filepath.Join(tempDir(t), "sandbox")
@@ -371,8 +371,8 @@ func testPrivateProjectCrash(t *testing.T) {
 	}
 }
 
-// testPrivateInAProject: what lies in a project of somebody else's is held by that one, and
-// gets none of its own, whose files would be out of it. It has a disk.
+// testPrivateInAProject: a file in a project of another owner stays in that project, and
+// gets no project of its own, whose files would be out of it. It has a disk.
 func testPrivateInAProject(t *testing.T) {
 	dir, staging := privateHome(t)
 	must(t, workspace.SetProjectOf(dir, 7))

@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// listenOn makes a socket of a kind that somebody listens on, in a directory whose path
+// listenOn makes a socket of a kind with a listener, in a directory whose path
 // may be long.
 func listenOn(t *testing.T, dir, name string, kind int) {
 	t.Helper()
@@ -45,7 +45,7 @@ func findSockets(t *testing.T, dir string, most int) []string {
 	return found
 }
 
-// TestSockets: what is found are sockets that somebody listens on, of each kind, in hidden
+// TestSockets: the search finds sockets with a listener, of each kind, in hidden
 // directories too, over no link and to a stated depth; and no service is told of it.
 func TestSockets(t *testing.T) {
 	dir := filepath.Join(tempDir(t), "project")

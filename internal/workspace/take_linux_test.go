@@ -51,7 +51,7 @@ func TestTake(t *testing.T) {
 			t.Errorf("with %+v: %v", limit, err)
 		}
 	}
-	// What a process holds and nobody can name any more counts once.
+	// A file that a process holds and that has no name any more counts once.
 	f, err := os.Open(in("sub/b"))
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func (c *caller) half(ctx context.Context, addr string) error {
 }
 
 // others tries what must not answer where the endpoint at port is all that there is:
-// its own loopback but for that port, addresses of machines and networks, and names.
+// its own loopback except for that port, addresses of machines and networks, and names.
 func (c *caller) others(ctx context.Context, port int64) error {
 	var targets []string
 	for p := int64(2); p <= 65535; p += 97 { // 1 is the agent's, which speaks to who has its token

@@ -114,7 +114,7 @@ func TestInNamespace(t *testing.T) {
 	w.makeBase()
 	entries := w.recordRun()
 	// A power cut is a boot: what the kernel calls it is how a daemon tells one from a
-	// record that somebody changed.
+	// record that another process changed.
 	must(t, os.WriteFile(w.at("boot"), []byte("00000000-0000-4000-8000-000000000000\n"), 0o444))
 	must(t, syscall.Mount(w.at("boot"), "/proc/sys/kernel/random/boot_id", "", syscall.MS_BIND, ""))
 	states := usualStates

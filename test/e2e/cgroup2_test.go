@@ -147,8 +147,8 @@ func TestLimitsOfVersion2(t *testing.T) {
 			if engine != "gvisor" { // whose processes are its own kernel's to count
 				run(0, "resource temporarily unavailable", "/usr/bin/inside", "forks")
 			}
-			// A program reads its limits in its own group: below that of the sandbox, or with
-			// nsjail that one, which the agent and nsjail are in too.
+			// A program reads its limits in its own group: below the group of the sandbox, or with
+			// nsjail in that group, which the agent and nsjail are in too.
 			group, memory := "/job/x1", "134217728"
 			if engine == "nsjail" {
 				group, memory = "/", strconv.Itoa(128<<20+48<<20)
@@ -185,7 +185,7 @@ func TestControllerNotDelegated(t *testing.T) {
 }
 
 // TestSharedGroup: beside other processes in the first group of a container nothing can be
-// limited, which is said; a sandbox can be had without limits, and be paused.
+// limited, which is said; a sandbox without limits works, and can be paused.
 func TestSharedGroup(t *testing.T) {
 	cloche, _ := guest(t)
 	out, _ := cloche("doctor")

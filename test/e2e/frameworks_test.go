@@ -15,7 +15,7 @@ import (
 
 // frameworksVar names a directory that holds one for each of the frameworks below, with
 // its packages of PyPI as "pip3 install --target DIR" makes it. They are for
-// /usr/bin/python3; that of Harbor, which wants a newer one, has a link to it, "python".
+// /usr/bin/python3; the directory of Harbor, which needs a newer one, has a link to it, "python".
 const frameworksVar = "CLOCHE_TEST_FRAMEWORKS"
 
 // TestFrameworks runs the tests of the adapters in sdk/python against the frameworks

@@ -166,8 +166,8 @@ func (b *boxRuntime) start() {
 // installed the package langbot.
 const langbotAppVar = "CLOCHE_TEST_LANGBOT_APP"
 
-// TestLangBotItself starts a whole LangBot with its stock configuration, but for where the
-// runtime is, which has a server of tools run in our
+// TestLangBotItself starts a whole LangBot with its stock configuration, except for the address of the
+// runtime, which has a server of tools run in our
 // sandboxes: its own exec makes an environment for it, and its relay speaks with it.
 func TestLangBotItself(t *testing.T) {
 	program := os.Getenv(langbotAppVar)

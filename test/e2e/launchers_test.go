@@ -44,8 +44,8 @@ var launchedServers = []launched{
 	},
 }
 
-// TestLaunchedMCPServers has agents' usual launchers fetch MCP servers from an index of
-// the host's and run them, on every engine: the sandbox has no network and a root that
+// TestLaunchedMCPServers has agents' usual launchers fetch MCP servers from an index on
+// the host and run them, on every engine: the sandbox has no network and a root that
 // is read-only, and what the launchers write is in HOME and /tmp.
 func TestLaunchedMCPServers(t *testing.T) {
 	if testing.Short() {

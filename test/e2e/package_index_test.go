@@ -163,7 +163,7 @@ func (x *packageIndex) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // packument is what a registry of npm's says of a package: it names archives by their
-// whole address, which is that of the endpoint inside.
+// whole address, which is the address of the endpoint inside.
 func (x *packageIndex) packument(w http.ResponseWriter, r *http.Request, name string) {
 	versions, ok := x.versions[name]
 	if !ok {

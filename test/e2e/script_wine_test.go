@@ -13,7 +13,7 @@ import (
 )
 
 // envWine names a directory with a Debian root filesystem in which Wine is, new enough for
-// what Go asks of Windows: that of Debian 13.
+// the calls that Go makes: the Wine of Debian 13.
 const envWine = "CLOCHE_TEST_WINE"
 
 // wine makes a program that runs another one, of Windows, in Wine. Files are those of this
@@ -27,8 +27,8 @@ func wine(t *testing.T, dir, exe string) string {
 	if _, err := exec.LookPath("bwrap"); err != nil {
 		t.Skip("needs bwrap (package bubblewrap), to run Wine in a root of its own")
 	}
-	// Wine shows the mode of a file as its access list, and what is Cloche's own is nobody
-	// else's.
+	// Wine shows the mode of a file as its access list, and only Cloche's user has
+	// access to Cloche's files.
 	script := fmt.Sprintf(`#!/bin/sh
 umask 077
 exec bwrap --die-with-parent --bind '%[1]s' / --proc /proc --dev /dev --ro-bind /sys /sys --bind '%[2]s' '%[2]s' --bind '%[3]s' '%[3]s' \

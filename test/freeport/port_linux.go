@@ -10,7 +10,7 @@ import (
 // attempts is how many ports are tried for one that is free for both families.
 const attempts = 100
 
-// Free returns a port of the loopback that nobody listens on, and that nobody else is given
+// Free returns a port of the loopback without a listener, which no other caller gets
 // until the test ends: a socket that never listens is bound to it. A program can listen
 // there that asks for SO_REUSEADDR, as Go, Python and Node do by themselves.
 func Free(t testing.TB) int {

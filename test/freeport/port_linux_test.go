@@ -11,7 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/test/freeport"
 )
 
-// TestFree: a port is free for who names it, is nobody's meanwhile, and is given once.
+// TestFree: a port is free for a program that names it, stays unused meanwhile, and is given once.
 func TestFree(t *testing.T) {
 	taken := map[int]bool{}
 	for range 200 {

@@ -165,7 +165,7 @@ var imports = map[string][]string{
 	"internal/cli/job":                  {"api", "internal/archive/localdir", "internal/cli/command", "internal/cli/policy", "internal/jobfile", "internal/terminal"},
 }
 
-// stdOnly are packages whose non-test files import nothing but the standard
+// stdOnly are packages whose non-test files import only the standard
 // library and what the table grants.
 var stdOnly = []string{"api", "internal/agent/embed", "internal/engine/gvisor/early", "internal/audit", "internal/audit/chain", "internal/egress/rule", "internal/egress/hop", "internal/egress/inspect", "internal/egress/upstream", "internal/endpoint/filter"}
 

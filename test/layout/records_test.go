@@ -36,7 +36,7 @@ var renames = map[string]string{
 	"internal/cli/sandbox/cp.go":              "a file that the user asked for",
 }
 
-// Nothing but what is listed renames files, so that no record is written without
+// Only the listed packages rename files, so that no record is written without
 // internal/hostfile.
 func TestRecordsAreWrittenInOnePlace(t *testing.T) {
 	used := map[string]bool{}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// envSlow in the environment lets a run with -short have the slow tests all the same. The
+// envSlow in the environment lets a run with -short have the slow tests too. The
 // search for changes that no test notices sets it: it wants the short forms of other tests.
 const envSlow = "CLOCHE_TEST_SLOW"
 

@@ -9,8 +9,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/httpapi"
 )
 
-// attachment is a place at a managed process. What is not of Recv alone is
-// guarded by the Core's lock.
+// attachment is a place at a managed process. The Core's lock guards all fields
+// that are not of Recv alone.
 type attachment struct {
 	p         *managed
 	started   api.Started
@@ -59,7 +59,7 @@ func (c *Core) Attach(_ context.Context, caller core.Caller, ref, id string, r a
 }
 
 func inputHeld(id string) error {
-	err := api.Errorf(api.CodeConflict, "the input of process %q is somebody else's", id)
+	err := api.Errorf(api.CodeConflict, "another client has the input of process %q", id)
 	err.Retryable, err.RetryAfterMS = true, 1000
 	return err
 }

@@ -173,7 +173,7 @@ func (c *Core) Get(_ context.Context, caller core.Caller, ref string) (api.Sandb
 	return sb.record, nil
 }
 
-// Stats measures nothing but a processor.
+// Stats measures only a processor.
 func (c *Core) Stats(ctx context.Context, caller core.Caller, ref string) (api.SandboxStats, error) {
 	sb, err := c.Get(ctx, caller, ref)
 	if err != nil {
@@ -269,7 +269,7 @@ func (c *Core) Ready(context.Context) core.Unready {
 	return core.Unready(why)
 }
 
-// Info is that of a daemon without rules.
+// Info describes a daemon without rules.
 func (c *Core) Info(_ context.Context, caller core.Caller) api.Info {
 	return api.Info{
 		Version: "test", API: api.APIVersion, Tenant: caller.Tenant, Operator: caller.Operator, ScopeEditable: true,

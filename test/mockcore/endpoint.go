@@ -9,7 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
-// endpointNamed is the place of an endpoint of a sandbox; -1 is none.
+// endpointNamed is the index of an endpoint of a sandbox; -1 means that it does not exist.
 func endpointNamed(sb api.Sandbox, name string) int {
 	return slices.IndexFunc(sb.Endpoints, func(e api.Endpoint) bool { return e.Name == name })
 }

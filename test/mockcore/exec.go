@@ -47,7 +47,7 @@ func (p *process) signal(name string) {
 	}
 }
 
-// write is the program's output. What nobody is there to receive is only logged.
+// write is the program's output. Output without a reader is only logged.
 func (p *process) write(s api.Stream, format string, args ...any) bool {
 	return p.emit(s, fmt.Appendf(nil, format, args...))
 }

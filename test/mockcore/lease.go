@@ -99,7 +99,7 @@ func (c *Core) DialPort(_ context.Context, caller core.Caller, ref string, port 
 
 // half is one end of a connection whose directions end one by one.
 type half struct {
-	net.Conn // for what nobody calls here
+	net.Conn // for methods that are not called here
 	r        *io.PipeReader
 	w        *io.PipeWriter
 }

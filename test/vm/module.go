@@ -66,7 +66,7 @@ func withDependencies(dir string, names []string) ([]string, error) {
 // packed is what the name of a module ends with that is compressed.
 const packed = ".xz"
 
-// readModule reads a module as it was before somebody compressed it.
+// readModule reads a module as it was before it was compressed.
 func readModule(path string) ([]byte, error) {
 	if !strings.HasSuffix(path, packed) {
 		return os.ReadFile(path)

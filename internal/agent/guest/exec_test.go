@@ -186,8 +186,8 @@ func TestOutputIsCutInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestOutputKeepsTheOrder: each piece is written once the one before it is on record,
-// for the order of pieces that wait in two pipes at once is nobody's.
+// TestOutputKeepsTheOrder: each piece is written after the one before it is on record,
+// because pieces that wait in two pipes at once have no order.
 func TestOutputKeepsTheOrder(t *testing.T) {
 	in := boot(t, nil)
 	next := fifo(t)

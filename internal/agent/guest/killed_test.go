@@ -12,7 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 )
 
-// A KILL that comes before the start of its process ends it all the same.
+// A KILL that comes before the start of its process still ends it.
 func TestKilledBeforeItsStart(t *testing.T) {
 	in := boot(t, nil)
 	mark := filepath.Join(t.TempDir(), "ran")

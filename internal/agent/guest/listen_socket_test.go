@@ -123,8 +123,8 @@ func (p *peers) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// TestListenSocketPlaces: what is there stays, unless it is a socket that nobody
-// listens at; and what others see, by whatever way, is no place.
+// TestListenSocketPlaces: an existing file stays, unless it is a socket without a
+// listener; and a directory that others see is refused.
 func TestListenSocketPlaces(t *testing.T) {
 	in := boot(t, nil)
 	top, err := os.MkdirTemp("/tmp", "sock")

@@ -299,7 +299,7 @@ func TestSignalEndsTheRestarts(t *testing.T) {
 	p := managedShell("trap 'exit 7' TERM; echo up; while :; do sleep 0.02; done")
 	p.Spec.Restart = &api.Restart{Policy: api.RestartAlways, BackoffMS: 1}
 	in.must(t, p)
-	// One that somebody inside kills comes back.
+	// One that a program inside kills comes back.
 	first := until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.Position == 3 })
 	in.run(t, fmt.Sprintf("kill -9 %d", first.PID))
 	second := until(t, in.Client, p.ExecID, func(r api.Process) bool { return r.Position == 6 })

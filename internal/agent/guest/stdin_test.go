@@ -37,7 +37,7 @@ func TestStdinOffsets(t *testing.T) {
 		{-1, "9", 10, ""},
 		{8, "89", 10, ""},
 		{8, "8x", 10, api.CodeConflict},    // another's
-		{0, "xyz", 10, api.CodeConflict},   // and that of one who has written nothing yet
+		{0, "xyz", 10, api.CodeConflict},   // and of a writer that has written nothing yet
 		{9, "other", 10, api.CodeConflict}, // of which nothing is given
 		{11, "hole", 10, api.CodeInvalid},
 		{11, "", 10, api.CodeInvalid},

@@ -163,7 +163,7 @@ no("remove token", lambda: os.unlink("token"))
 no("chmod keys", lambda: os.chmod("keys", 0o777))
 `
 
-// nearby is what the rules leave, and what is not theirs to answer.
+// nearby are files that the rules allow, and errors that have another cause.
 const nearby = `
 import errno, os, sys
 os.chdir("/work")

@@ -73,7 +73,7 @@ func TestPathRules(t *testing.T) {
 	}
 	// What the rules leave.
 	b.run(t, `cat /work/src/main.go && echo x >/work/src/generated/new && echo x >/work/plain/new && mv /work/src/generated/new /work/src/generated/newer && ls /work >/dev/null`)
-	// The directory that holds one may move; what was not to be had moves with it.
+	// The directory that holds one may move; the refused file moves with it.
 	if got := b.run(t, `mkdir /work/up; mv /work/later /work/up/ 2>&1; ls /work/up/later/on 2>&1 || true`); !strings.Contains(got, eacces) && !strings.Contains(got, "busy") {
 		t.Errorf("after a move of the directory above: %q", got)
 	}

@@ -397,8 +397,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// Files are read in the order of their numbers, however many digits those have, and what
-// has no such name is none.
+// Files are read in the order of their numbers, however many digits those have, and a file
+// without such a name is not read.
 func TestSegments(t *testing.T) {
 	dir := home(t, map[string]string{
 		chain.SegmentName(99_999_999): "", chain.SegmentName(100_000_000): "", chain.SegmentName(7): "",

@@ -43,7 +43,7 @@ func client(t *testing.T, dir string, again func()) *Client {
 	return c
 }
 
-// pid is the one child of this test that plays the fd store; 0 is none.
+// pid is the one child of this test that plays the fd store; 0 means no child.
 func pid(t testing.TB) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -257,7 +257,7 @@ func TestStoreInheritsNothing(t *testing.T) {
 }
 
 // startServer runs an fd store in this process, which looks often whether its links have
-// another end. While somebody is there it waits for longer than any test takes.
+// another end. While a client is connected it waits for longer than any test takes.
 func startServer(t *testing.T) (path string, ended chan int) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "s")
@@ -276,7 +276,7 @@ func startServer(t *testing.T) (path string, ended chan int) {
 	return path, ended
 }
 
-// TestEndsByItself: an fd store stays while somebody is there or it holds a link that
+// TestEndsByItself: an fd store stays while a client is connected or it holds a link that
 // has another end, and no longer.
 func TestEndsByItself(t *testing.T) {
 	path, ended := startServer(t)

@@ -39,7 +39,7 @@ func TestStrangersGetNothing(t *testing.T) {
 	ask := func(uid int) error {
 		done := make(chan error)
 		go func() {
-			runtime.LockOSThread() // and never unlocked: nobody else gets this thread
+			runtime.LockOSThread() // and never unlocked: no other goroutine gets this thread
 			done <- takeAs(uid, path)
 		}()
 		return <-done

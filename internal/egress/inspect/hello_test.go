@@ -17,7 +17,7 @@ import (
 func hello(t testing.TB, config *tls.Config) []byte {
 	t.Helper()
 	var c recorder
-	tls.Client(&c, config).Handshake() // fails: nobody answers
+	tls.Client(&c, config).Handshake() // fails: there is no answer
 	return c.Bytes()
 }
 
@@ -169,7 +169,7 @@ func serverReads(b []byte) (name string, ok bool) {
 	return name, ok
 }
 
-// half is a connection on which somebody said something and hears nothing.
+// half is a connection whose client has sent something and gets no answer.
 type half struct {
 	net.Conn
 	io.Reader

@@ -66,7 +66,7 @@ func TestAuthorityIsTheSameAfterItWasStored(t *testing.T) {
 	}
 }
 
-// TestCertificatesAreForTheirUse: that of a host serves TLS for this host and signs
+// TestCertificatesAreForTheirUse: the certificate of a host serves TLS for this host and signs
 // nothing, and an authority signs hosts only.
 func TestCertificatesAreForTheirUse(t *testing.T) {
 	a, err := NewAuthority("x")

@@ -176,7 +176,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		!strings.Contains(refused[0].Hint, "cloche egress allow box") || refused[1].Name != "8.8.8.8" || refused[1].Port != 53 {
 		t.Errorf("refusals %+v", refused)
 	}
-	// Whoever asks later is told of the second time, although it was the same.
+	// A later caller is told of the second time, although it was the same.
 	if refused = w.Since(again); len(refused) != 2 || refused[0].Name != "other.example" {
 		t.Errorf("refusals %+v", refused)
 	}

@@ -113,7 +113,7 @@ func TestHost(t *testing.T) {
 }
 
 // TestSlowAddress: one that does not answer holds up the next only for a moment,
-// and none for ever.
+// and not indefinitely.
 func TestSlowAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{

@@ -7,7 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/endpoint/filter"
 )
 
-// What is put in a part's place is of the type that its place has, and what is not changed
+// What is put in a part's place is of the type that its place has, and an unchanged part
 // stays as it was written.
 func TestStyles(t *testing.T) {
 	const image = `{"type":"input_image","image_url":"http://evil.example/x"}`
@@ -27,7 +27,7 @@ func TestStyles(t *testing.T) {
 	}
 }
 
-// How deep a body is in itself is bounded, in what is not looked into too; brackets in texts
+// How deep a body is in itself is bounded, in parts that are not parsed too; brackets in texts
 // and beside each other count for nothing.
 func TestNesting(t *testing.T) {
 	deep := func(n int) string { return `{"metadata":` + strings.Repeat("[", n-1) + strings.Repeat("]", n-1) + `}` }

@@ -285,7 +285,7 @@ func TestNothingToAskFor(t *testing.T) {
 }
 
 // TestDelegatedControllers: what was handed to the user is used, and what is
-// missing is named with its mend.
+// missing is named with its fix.
 func TestDelegatedControllers(t *testing.T) {
 	d := delegation{layout: testLayout("cloche")}
 	dir := hierarchyDir(t, "memory pids\n")

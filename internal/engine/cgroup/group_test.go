@@ -299,7 +299,7 @@ func TestEnterComesBack(t *testing.T) {
 	}
 }
 
-// unifiedMount mounts the hierarchy of version 2 where nobody else sees it.
+// unifiedMount mounts the hierarchy of version 2 where no other process sees it.
 func unifiedMount(t *testing.T) Mount {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -361,7 +361,7 @@ func TestOwnGroup(t *testing.T) {
 	tests := []struct {
 		name, cgroups string
 		mount         Mount
-		want          string // empty is none
+		want          string // empty means no group
 	}{
 		{"whole hierarchy", cgroups, memory, "/cg/memory/docker/c1/sub"},
 		{"a container's part", cgroups, inside, "/cg/memory/sub"},
@@ -461,7 +461,7 @@ func TestOpenTakesOnlyOwn(t *testing.T) {
 	}
 }
 
-// TestQuotaWithinOuter: version 1 refuses a quota above that of a group around.
+// TestQuotaWithinOuter: version 1 refuses a quota above the quota of an outer group.
 func TestQuotaWithinOuter(t *testing.T) {
 	mount, _ := version1(t, "cpu", "/docker/c1")
 	outer := filepath.Join(mount.Path, "docker")
@@ -495,7 +495,7 @@ func TestQuotaWithinOuter(t *testing.T) {
 	}
 }
 
-// TestFreeze: what is in the group stands still until it is let go, and can be killed
+// TestFreeze: processes in the group are frozen until they are thawed, and can be killed
 // meanwhile.
 func TestFreeze(t *testing.T) {
 	if err := (&Group{}).Freeze(t.Context()); !errors.Is(err, ErrNoFreezer) {

@@ -59,7 +59,7 @@ func (d daemon) kill(t testing.TB, state []byte) {
 	}
 }
 
-// pid is the number of the container's first process; -1 is none.
+// pid is the number of the container's first process; -1 means no process.
 func (d daemon) pid(state []byte) int {
 	var s struct{ Container string }
 	if json.Unmarshal(state, &s) != nil {

@@ -45,7 +45,7 @@ func TestEnding(t *testing.T) {
 			<-i.Done()
 			<-found.Done()
 			// Both engines are of one process here, so that either may be the one that
-			// hears of the end; in a daemon that finds the instance nobody does.
+			// hears of the end; a daemon that recovers the instance does not.
 			made, later := i.(engine.Mortal).Ending().How, found.(engine.Mortal).Ending().How
 			if made != c.want && later != c.want {
 				t.Errorf("it ended: %q or %q, want %q", made, later, c.want)

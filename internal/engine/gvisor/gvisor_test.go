@@ -81,7 +81,7 @@ func kill(t testing.TB, state []byte) {
 }
 
 // TestProbeNamesWhatIsWrong: an executable that cannot play the roles makes the
-// engine unusable, with a mend, and create fails without leaving anything.
+// engine unusable, with a fix, and create fails without leaving anything.
 func TestProbeNamesWhatIsWrong(t *testing.T) {
 	e, err := gvisor.New(gvisor.Options{StateDir: t.TempDir(), ExePath: "/bin/sh"})
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 )
 
-// TestInheritsNothing: what the daemon has open is none of a sandbox's business,
-// not even what outlives execve, and takes no number that the sentry wants.
+// TestInheritsNothing: a sandbox inherits no open file of the daemon,
+// not even one that outlives execve, and takes no number that the sentry wants.
 func TestInheritsNothing(t *testing.T) {
 	usable(t)
 	im := enginetest.BuildImages(t, t.TempDir())

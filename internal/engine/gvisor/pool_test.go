@@ -77,8 +77,8 @@ func sentryOf(t testing.TB, i engine.Instance) (pid int, cgroups []string) {
 	return s.Sentry.PID, s.Cgroups
 }
 
-// TestEngineWithWarm: a sandbox whose sentry was started before anybody asked for
-// it is as good as any other, and its daemon's death is none of its business.
+// TestEngineWithWarm: a sandbox whose sentry was started before a request for
+// it is like any other, and survives its daemon.
 func TestEngineWithWarm(t *testing.T) {
 	usable(t)
 	enginetest.Run(t, enginetest.Setup{
@@ -127,7 +127,7 @@ func TestWarm(t *testing.T) {
 			t.Errorf("the sentry is not in %s: %q, %v", dir, procs, err)
 		}
 	}
-	// It is not in the state of any sandbox and is kept all the same.
+	// It is not in the state of any sandbox and is still kept.
 	if err := e.Sweep(t.Context(), "enginetest", func(id string) bool { return id == planID(t, i) }); err != nil {
 		t.Error(err)
 	}
@@ -163,7 +163,7 @@ func planID(t testing.TB, i engine.Instance) string {
 }
 
 // TestWarmThatDoesNotFit: a sentry is one owner's, has that many processors and dies
-// with the engine or not; whoever needs another gets another.
+// with the engine or not; another plan gets another sentry.
 func TestWarmThatDoesNotFit(t *testing.T) {
 	usable(t)
 	im := enginetest.BuildImages(t, t.TempDir())
@@ -191,7 +191,7 @@ func TestWarmThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestWarmThatDied: a sentry that somebody killed is replaced.
+// TestWarmThatDied: a sentry that was killed is replaced.
 func TestWarmThatDied(t *testing.T) {
 	usable(t)
 	im := enginetest.BuildImages(t, t.TempDir())

@@ -103,7 +103,7 @@ func namespaces(t *testing.T, pid int, names ...string) {
 		theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, name))
 		if err != nil {
 			if os.Geteuid() != 0 && os.IsPermission(err) {
-				return // not dumpable: nobody may look, which is as well
+				return // not dumpable: no process may look, which is safe too
 			}
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
 )
 
-// sentry is what a test plays: a guard, or somebody who took its place.
+// sentry is what a test plays: a guard, or code that took its place.
 type sentry struct {
 	t           *testing.T
 	pipe, count *os.File
@@ -54,8 +54,8 @@ func newSentry(t *testing.T, dir string) (sentry, gvisor.Reports) {
 	return sentry{t, pipe, count}, r
 }
 
-// TestRefusalsAreCounted: what is not in a note is told as a number, whether it is
-// missing between two, at the end, or was seen while nobody listened.
+// TestRefusalsAreCounted: a refusal without a note is reported as a number, whether it is
+// missing between two, at the end, or happened without a listener.
 func TestRefusalsAreCounted(t *testing.T) {
 	dir := t.TempDir()
 	s, r := newSentry(t, dir)

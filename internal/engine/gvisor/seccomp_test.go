@@ -22,7 +22,7 @@ import (
 
 // TestSeccompTableIsOfThisVersion compares the programs of the table with ones
 // that are compiled now. A table that is out of date would only cost time, and
-// nobody would notice.
+// no other test would notice.
 func TestSeccompTableIsOfThisVersion(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("needs amd64: other architectures have no table")

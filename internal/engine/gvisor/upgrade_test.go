@@ -126,7 +126,7 @@ func runsFrom(t *testing.T, i engine.Instance, hash, home string) {
 	for _, pid := range []int{s.Sentry.PID, s.Gofer.PID} {
 		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		if err != nil && os.Geteuid() != 0 {
-			return // not dumpable: nobody may look, which is as well
+			return // not dumpable: no process may look, which is safe too
 		}
 		if want := filepath.Join(home, hash[:16], "cloche"); exe != want {
 			t.Errorf("executes %s, want %s (%v)", exe, want, err)

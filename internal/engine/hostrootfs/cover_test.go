@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestCoversWhatIsUnknown: an entry of /proc that nobody thought of is covered, and nothing
+// TestCoversWhatIsUnknown: an unknown entry of /proc is covered, and nothing
 // that is kept is.
 func TestCoversWhatIsUnknown(t *testing.T) {
 	dir := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSubordinate: what is no range of subordinate ids is none, whatever stands there.
+// TestSubordinate: a line that is no range of subordinate ids is ignored, whatever it has.
 func TestSubordinate(t *testing.T) {
 	for _, test := range []struct {
 		text         string

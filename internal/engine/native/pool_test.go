@@ -83,7 +83,7 @@ func filled(t *testing.T, n int) (*native.Engine, string, func() engine.Plan) {
 	return e, dir, plan
 }
 
-// left is what there is of an owner's in an engine's directory and in the cgroups.
+// left is what an owner has in an engine's directory and in the cgroups.
 func left(t *testing.T, dir, owner string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -131,8 +131,8 @@ func hostname(t *testing.T, i engine.Instance) {
 	}
 }
 
-// TestNativePoolExhausted: each that waits becomes one sandbox, and who comes later gets
-// one all the same.
+// TestNativePoolExhausted: each agent in the pool becomes one sandbox, and a later create gets
+// a new one.
 func TestNativePoolExhausted(t *testing.T) {
 	e, dir, plan := filled(t, 2)
 	waiting := e.Pool()
@@ -183,7 +183,7 @@ func ids(all []engine.Instance) (names []string) {
 	return names
 }
 
-// TestNativePoolDeath: nobody gets an agent that died while it waited, and the engine's
+// TestNativePoolDeath: no create gets an agent that died while it waited, and the engine's
 // own sweep takes none that lives.
 func TestNativePoolDeath(t *testing.T) {
 	e, dir, plan := filled(t, 2)

@@ -17,7 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/nsjail"
 )
 
-// with makes an engine of a program that somebody put where nsjail is looked for.
+// with makes an engine of a program in the place of nsjail.
 func with(t *testing.T, path string) *nsjail.Engine {
 	t.Helper()
 	dir := t.TempDir()

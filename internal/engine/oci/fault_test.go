@@ -78,7 +78,7 @@ func TestWrongRuntimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = victim.Process.Kill(); _ = victim.Wait() })
-	// The verb is the first word that is none of the global options.
+	// The verb is the first word that is not a global option.
 	const head = `[ "$1" = --version ] && { echo wrong version 1; exit 0; }; shift 6; `
 	tests := []struct {
 		name, text string

@@ -41,7 +41,7 @@ func TestUnderAnotherKernel(t *testing.T) {
 }
 
 // TestUnderOlderKernel: before Linux 6.6 a filesystem in memory keeps no attributes that a
-// user may set, and the root is one all the same.
+// user may set, and the root is still one.
 func TestUnderOlderKernel(t *testing.T) {
 	path, err := exec.LookPath(oci.Runc)
 	if err != nil {

@@ -63,8 +63,8 @@ func TestCrun(t *testing.T) {
 		"Inside", "KernelFiles", "Tables", "Link", "UID", "Mounts", "MountSockets", "ReadOnlyRoot", "MemoryLimit", "PidsLimitForAgent")
 }
 
-// TestNamedRuntime proves the contract with whatever runtime somebody names, and does
-// not take no for an answer: see bench/microvm.sh.
+// TestNamedRuntime proves the contract with the runtime that the environment names, and
+// does not skip it: see bench/microvm.sh.
 func TestNamedRuntime(t *testing.T) {
 	runtime := os.Getenv("CLOCHE_TEST_OCI")
 	if runtime == "" {

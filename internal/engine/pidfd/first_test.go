@@ -47,7 +47,7 @@ func spawnFromFirst() int {
 }
 
 // TestSpawnerLeavesTheFirstThreadAlone: in the group of a sandbox, that one would show
-// the whole process there, to whoever looks for a place for groups of his own.
+// the whole process there, to a daemon that looks for a place for its groups.
 func TestSpawnerLeavesTheFirstThreadAlone(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Env = []string{firstVar + "=1"}

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts a process of ours that ends with exit code 3 when stdin ends.
+// start starts a child that ends with exit code 3 when stdin ends.
 func start(t *testing.T) (*pidfd.Process, func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")

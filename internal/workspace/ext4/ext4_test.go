@@ -132,7 +132,7 @@ func FuzzReadUsage(f *testing.F) {
 	})
 }
 
-// Shapes that nobody chose: what is made is clean, and holds what was asked for.
+// Random shapes: the filesystem is clean, and holds what was asked for.
 // The seed is in the name of the test that fails.
 func TestMakeAnyShape(t *testing.T) {
 	fsck, err := exec.LookPath("e2fsck")

@@ -294,7 +294,7 @@ def test_endpoints(client: cloche.SandboxClient, make: Make) -> None:
         "try: urllib.request.urlopen('http://127.0.0.1:13131')\n"
         "except urllib.error.HTTPError as e: print(e.code)"
     )
-    assert answers.stdout.startswith("5"), answers  # it is there, and nobody serves it
+    assert answers.stdout.startswith("5"), answers  # it exists, and no client serves it
     sb.endpoints.remove("other", grace=0)
     assert len(sb.endpoints.list()) == 1
 

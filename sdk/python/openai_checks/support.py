@@ -86,7 +86,7 @@ def run(test: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 
 @contextlib.contextmanager
 def counted() -> Any:
-    """The calls of the API's that are made within, as a list that grows."""
+    """The calls of the API that are made within, as a list that grows."""
     calls: list[str] = []
     stream = AsyncTransport.stream
 
@@ -122,7 +122,7 @@ class Wire:
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self) -> None:
-        """Nobody gets through any more, and what was under way breaks off."""
+        """No connection passes any more, and open ones break off."""
         if self._server is not None:
             self._server.close()
         with contextlib.suppress(FileNotFoundError):

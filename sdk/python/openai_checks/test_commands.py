@@ -229,7 +229,7 @@ def test_exposed_ports() -> None:
         with pytest.raises(ExposedPortUnavailableError) as e:
             await s.resolve_exposed_port(9)
         assert e.value.context["reason"] == "not_configured"
-        before = await s.resolve_exposed_port(8000)  # before anybody listens
+        before = await s.resolve_exposed_port(8000)  # before a program listens
         assert before == await s.resolve_exposed_port(8000) != await s.resolve_exposed_port(8001)
         await s.write(Path("index.html"), io.BytesIO(b"served"))
         await s.pty_exec_start("python3 -m http.server 8000 --bind 127.0.0.1", yield_time_s=0.25)

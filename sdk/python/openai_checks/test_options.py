@@ -97,7 +97,7 @@ def test_options_that_are_wrong(given: dict[str, Any]) -> None:
     ],
 )
 def test_create_refuses_what_no_sandbox_can_be(manifest: Manifest) -> None:
-    """Before anything is asked of a daemon, for there is none here."""
+    """Before a request to a daemon, because no daemon runs here."""
 
     async def test() -> None:
         client = ClocheSandboxClient("unix:///nonexistent/cloche.sock")

@@ -33,7 +33,7 @@ class FakeModel:
         self.hung = threading.Event()
         """A request that is never answered has come."""
         self.left = threading.Event()
-        """Whoever asked it is gone."""
+        """The client is gone."""
         model = self
 
         class Handler(BaseHTTPRequestHandler):

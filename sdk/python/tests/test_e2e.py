@@ -80,7 +80,7 @@ class EndToEnd(unittest.IsolatedAsyncioTestCase):
 
     async def test_the_command_with_a_flag(self) -> None:
         """Four rollouts at once by verifiers' own command: model, tools and their state through one
-        endpoint, and no way out beside it."""
+        endpoint, and no other network."""
         out = self.enterContext(tempfile.TemporaryDirectory())
         program = "from verifiers.v1.cli.eval.main import main; main()"
         flags = [

@@ -67,7 +67,7 @@ func do(c plan.Command) (status int, err error) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	_ = group.Close() // or there is none
+	_ = group.Close() // or no group exists
 	if err != nil {
 		return 0, err
 	}

@@ -23,7 +23,7 @@ const (
 	// Top is the group of a machine's first processes, with the hierarchy as the kernel
 	// made it.
 	Top Place = ""
-	// Delegated is that of a normal user's session, below a group that is the user's: what
+	// Delegated is the group of a normal user's session, below a group that is the user's: what
 	// systemd makes of Delegate=yes. The command runs as that user.
 	Delegated Place = "delegated"
 	// Container is the top of a cgroup namespace of its own.

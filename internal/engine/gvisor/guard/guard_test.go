@@ -39,7 +39,7 @@ func TestBelow(t *testing.T) {
 	}
 }
 
-// FuzzParseNote: what a note says is bounded, whoever wrote it.
+// FuzzParseNote: the content of a note is bounded, whichever process wrote it.
 func FuzzParseNote(f *testing.F) {
 	good, err := json.Marshal(Note{Seq: 1, Rule: 2, Op: "open", Path: []byte("a\nb"), Program: []byte("sh"), UID: 3})
 	if err != nil {

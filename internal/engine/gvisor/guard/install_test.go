@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestInstall: only the first argument asks for a guard, and one that cannot be had
+// TestInstall: only the first argument asks for a guard, and one that cannot be installed
 // is no silent end of the rules' record.
 func TestInstall(t *testing.T) {
 	for _, args := range [][]string{{"sentry"}, {"sentry", "boot", flagName + "3,4,5"}, nil} {

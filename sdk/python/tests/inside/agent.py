@@ -1,4 +1,4 @@
-"""An agent with nothing but the standard library: it runs in a sandbox of any image with Python.
+"""An agent with only the standard library: it runs in a sandbox of any image with Python.
 
 Its one argument is JSON: endpoint, model, messages, and the addresses of MCP servers. Its key is in
 AGENT_KEY. It streams each answer of the model's, calls the tools that the model wants, and writes what
