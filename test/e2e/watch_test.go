@@ -54,14 +54,19 @@ func watchFiles(t *testing.T, c *client.Client, ref, dir string, o api.WatchOpti
 	return w
 }
 
+// all returns what has been reported.
+func (w *changes) all() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.got)
+}
+
 // saw waits until all of these have been reported.
 func (w *changes) saw(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
 	if !fixture.Poll(func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		got = slices.Clone(w.got)
+		got = w.all()
 		return !slices.ContainsFunc(want, func(c string) bool { return !slices.Contains(got, c) })
 	}) {
 		t.Errorf("reported %q, want %q", got, want)
@@ -94,8 +99,8 @@ func TestWatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.saw(t, "create by-api", "write by-api")
-			if slices.ContainsFunc(w.got, func(g string) bool { return strings.Contains(g, ".cloche-") }) {
-				t.Errorf("%s: the agent's own files are reported: %q", dir, w.got)
+			if got := w.all(); slices.ContainsFunc(got, func(g string) bool { return strings.Contains(g, ".cloche-") }) {
+				t.Errorf("%s: the agent's own files are reported: %q", dir, got)
 			}
 			// gVisor's mounts report no change that the host makes.
 			if dir == "/given" && engine != "gvisor" {
