@@ -215,12 +215,13 @@ def test_files(sandbox: cloche.SandboxHandle) -> None:
 def test_watch_reports_changes(sandbox: cloche.SandboxHandle) -> None:
     changes = sandbox.files.watch("/tmp", recursive=True, entries=True)
     assert next(changes)["kind"] == "ready"
-    sandbox.shell("mkdir /tmp/d && echo text > /tmp/d/f && mv /tmp/d/f /tmp/g")
     seen = {}
-    for change in changes:
-        seen[change["kind"], change["name"]] = change.get("info")
-        if change["name"] == "g":
-            break
+    for command, last in (("mkdir /tmp/d && echo text > /tmp/d/f", "d/f"), ("mv /tmp/d/f /tmp/g", "g")):
+        sandbox.shell(command)
+        for change in changes:
+            seen[change["kind"], change["name"]] = change.get("info")
+            if change["name"] == last:
+                break
     assert ("create", "d") in seen and ("rename", "d/f") in seen
     info = seen["create", "g"]
     assert info is not None and info["size"] == 5

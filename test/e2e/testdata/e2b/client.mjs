@@ -34,8 +34,11 @@ await assert.rejects(sb.files.read('a.txt'), e => e.name === 'FileNotFoundError'
 await sb.files.makeDir('w')
 const changes = []
 const watch = await sb.files.watchDir('w', e => changes.push(`${e.type} ${e.name}`), { recursive: true })
-await sb.commands.run('mkdir -p w/x && echo 1 > w/x/f && rm w/x/f')
-for (let i = 0; i < 200 && !changes.includes('remove x/f'); i++) await new Promise(done => setTimeout(done, 50))
+const saw = async e => { for (let i = 0; i < 200 && !changes.includes(e); i++) await new Promise(done => setTimeout(done, 50)) }
+await sb.commands.run('mkdir -p w/x && echo 1 > w/x/f')
+await saw('create x/f')
+await sb.commands.run('rm w/x/f')
+await saw('remove x/f')
 assert.ok(['create x', 'create x/f', 'remove x/f'].every(e => changes.includes(e)), changes.join(', '))
 await watch.stop()
 
