@@ -67,7 +67,7 @@ func Run(ctx context.Context, root *os.File, o Options, fn func(Change) error) e
 	if err != nil {
 		return limited("watch files", err)
 	}
-	w := &watcher{o: o, in: fd, file: os.NewFile(uintptr(fd), "inotify"), root: root, dirs: map[int32]string{}, seen: map[string]struct{}{}, more: make(chan struct{}, 1)}
+	w := &watcher{o: o, file: os.NewFile(uintptr(fd), "inotify"), root: root, dirs: map[int32]string{}, seen: map[string]struct{}{}, more: make(chan struct{}, 1)}
 	if w.o.Open == nil {
 		w.o.Open = openDir
 	}
@@ -119,8 +119,7 @@ var errGone = errors.New("the watched directory is gone")
 // watcher is one watch. Its reader owns all fields but the queue.
 type watcher struct {
 	o    Options
-	in   int
-	file *os.File
+	file *os.File // of inotify; the end of the context closes it
 	root *os.File
 	dirs map[int32]string // by watch descriptor: the path relative to root
 	// The watch descriptors of root and of the directory above it.
@@ -222,13 +221,13 @@ func (w *watcher) add(name string, list bool) ([]os.DirEntry, error) {
 	}
 	dir := os.NewFile(uintptr(fd), name)
 	defer dir.Close()
-	wd, err := unix.InotifyAddWatch(w.in, "/proc/self/fd/"+strconv.Itoa(fd), events)
+	wd, err := w.watch("/proc/self/fd/"+strconv.Itoa(fd), events)
 	if err != nil {
 		return nil, limited("watch a directory", err)
 	}
-	w.dirs[int32(wd)] = name
+	w.dirs[wd] = name
 	if name == "" {
-		w.self = int32(wd)
+		w.self = wd
 		w.watchParent(fd)
 	}
 	if !list {
@@ -244,10 +243,29 @@ func (w *watcher) add(name string, list bool) ([]os.DirEntry, error) {
 // watchParent watches for the removal of root in the directory above it. Root itself has no event for
 // that, because its descriptor is open.
 func (w *watcher) watchParent(root int) {
-	wd, err := unix.InotifyAddWatch(w.in, "/proc/self/fd/"+strconv.Itoa(root)+"/..", unix.IN_DELETE|unix.IN_ONLYDIR|unix.IN_MASK_ADD)
-	if err == nil {
-		w.parent = int32(wd)
+	if wd, err := w.watch("/proc/self/fd/"+strconv.Itoa(root)+"/..", unix.IN_DELETE|unix.IN_ONLYDIR|unix.IN_MASK_ADD); err == nil {
+		w.parent = wd
 	}
+}
+
+// watch adds a watch. It holds the descriptor of inotify, whose number may belong to another file once
+// the context has ended.
+func (w *watcher) watch(path string, mask uint32) (wd int32, err error) {
+	held := w.hold(func(fd int) {
+		var n int
+		n, err = unix.InotifyAddWatch(fd, path, mask)
+		wd = int32(n)
+	})
+	return wd, errors.Join(held, err)
+}
+
+// hold calls f with the descriptor of inotify, unless it is closed.
+func (w *watcher) hold(f func(fd int)) error {
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) { f(int(fd)) })
 }
 
 // gone reports whether root has been removed.
@@ -437,7 +455,7 @@ func (w *watcher) forget(dir string) {
 	w.unsee(dir)
 	for wd, name := range w.dirs {
 		if _, ok := within(name, dir); ok {
-			_, _ = unix.InotifyRmWatch(w.in, uint32(wd))
+			_ = w.hold(func(fd int) { _, _ = unix.InotifyRmWatch(fd, uint32(wd)) })
 			delete(w.dirs, wd)
 		}
 	}
