@@ -258,7 +258,7 @@ func TestAttackCycles(t *testing.T) {
 // Another user could change a home that belongs to them while the daemon runs.
 func TestAttackHomeOfAnother(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: to give a directory to somebody else")
+		t.Skip("needs root: to give a directory to another user")
 	}
 	h := fixture.New(t)
 	home := t.TempDir()

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 
@@ -65,7 +66,8 @@ func Kill(ctx context.Context, sandbox string, ids ...pidfd.ID) error {
 	}, ids...)
 }
 
-// KillBy is Kill in the way of kill, which is given a process and its index in ids.
+// KillBy is Kill by a function that kills a process and waits for it. The function gets the process and
+// its index in ids.
 func KillBy(ctx context.Context, sandbox string, kill func(p *pidfd.Process, n int) error, ids ...pidfd.ID) error {
 	for n, id := range ids {
 		p, err := pidfd.Find(id)
@@ -75,9 +77,8 @@ func KillBy(ctx context.Context, sandbox string, kill func(p *pidfd.Process, n i
 		if err != nil {
 			return RemoveError(sandbox, err)
 		}
-		err = kill(p, n)
-		if err != nil {
-			return api.Errorf(api.CodeInternal, "remove sandbox %s: kill process: %w", sandbox, err)
+		if err := kill(p, n); err != nil {
+			return RemoveError(sandbox, fmt.Errorf("kill process: %w", err))
 		}
 		p.Close()
 	}
@@ -86,8 +87,5 @@ func KillBy(ctx context.Context, sandbox string, kill func(p *pidfd.Process, n i
 
 // RemoveError is the error of a removal by a record.
 func RemoveError(sandbox string, err error) error {
-	if err == nil {
-		return nil
-	}
 	return api.Errorf(api.CodeInternal, "remove sandbox %s: %w", sandbox, err)
 }
