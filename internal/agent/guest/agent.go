@@ -72,6 +72,7 @@ func portOf(cfg agent.Config) int {
 // serve accepts connections until the listener fails, which it does not.
 func (a *Agent) serve(ln net.Listener) error {
 	if a.first != nil {
+		a.conns.admit(&a.conns.strangers, maxStrangers, a.first)
 		a.wg.Go(func() { a.handle(a.first) })
 	}
 	if a.spare != nil {
@@ -88,6 +89,8 @@ func (a *Agent) serve(ln net.Listener) error {
 			}
 			return fmt.Errorf("accept: %w", err)
 		}
+		// In the order of their arrival: the oldest goes first.
+		a.conns.admit(&a.conns.strangers, maxStrangers, conn)
 		a.wg.Go(func() { a.handle(conn) })
 	}
 }

@@ -53,13 +53,17 @@ func (d *conns) leave(list *[]net.Conn, conn net.Conn) {
 	*list = slices.DeleteFunc(*list, func(c net.Conn) bool { return c == conn })
 }
 
-// handle serves one connection.
+// handle serves one connection, which is among the strangers.
 func (a *Agent) handle(conn net.Conn) {
 	defer conn.Close()
-	a.conns.admit(&a.conns.strangers, maxStrangers, conn)
 	_ = conn.SetDeadline(time.Now().Add(strangerTime))
-	version, err := welcome(conn, a.token, a.versions)
+	theirs, err := authenticate(conn, a.token)
+	// Before the answer: the host uses the connection from then on, and no stranger may end it.
 	a.conns.leave(&a.conns.strangers, conn)
+	if err != nil {
+		return
+	}
+	version, err := agree(conn, theirs, a.versions)
 	if err != nil {
 		return
 	}
@@ -71,8 +75,11 @@ func (a *Agent) handle(conn net.Conn) {
 // the host has its other end, so its first word may take any time.
 func (a *Agent) handleSpare(conn net.Conn) {
 	defer conn.Close()
-	version, err := welcome(conn, a.token, a.versions)
-	if err == nil {
+	theirs, err := authenticate(conn, a.token)
+	if err != nil {
+		return
+	}
+	if version, err := agree(conn, theirs, a.versions); err == nil {
 		a.converse(conn, version)
 	}
 }
@@ -110,21 +117,27 @@ func (a *Agent) converse(conn net.Conn, version int) {
 	}
 }
 
-// welcome checks the token and agrees on a version. A wrong token gets no answer.
-func welcome(conn net.Conn, token []byte, versions []int) (int, error) {
+// authenticate checks the token, and returns the versions that the host speaks. A wrong token gets no
+// answer.
+func authenticate(conn net.Conn, token []byte) (theirs []int, err error) {
 	h, err := wire.ReadFirst[wire.Hello](conn, wire.KindHello)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if subtle.ConstantTimeCompare(h.Token, token) != 1 {
-		return 0, fmt.Errorf("wrong token")
+		return nil, fmt.Errorf("wrong token")
 	}
-	v := wire.Choose(versions, h.Versions)
+	return h.Versions, nil
+}
+
+// agree chooses a version and tells the host.
+func agree(conn net.Conn, theirs, versions []int) (int, error) {
+	v := wire.Choose(versions, theirs)
 	if err := wire.NewWriter(conn).JSON(wire.KindWelcome, wire.Welcome{Version: v, Versions: versions}); err != nil {
 		return 0, err
 	}
 	if v == 0 {
-		return 0, fmt.Errorf("no protocol version in common with %v", h.Versions)
+		return 0, fmt.Errorf("no protocol version in common with %v", theirs)
 	}
 	return v, nil
 }
