@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/cloche-dev/cloche/api"
@@ -9,11 +10,16 @@ import (
 
 // Watch calls fn with the changes in a directory, the first of kind api.FileReady. It returns nil when
 // the directory is removed, and otherwise an error: of fn, unchanged, of the connection, or the end of
-// ctx.
+// ctx. A watch that is not ready within the silence that [Client.Watch] allows fails: the agent may
+// answer pings while a directory is not opened, as one of a gVisor sandbox without its gofer.
 func (f Files) Watch(ctx context.Context, path string, o api.WatchOptions, fn func(api.FileChange) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ready := f.c.expect(cancel)
+	defer ready()
 	k, err := f.c.openIdle(ctx, f.request(wire.Request{Op: wire.OpWatchFiles, Path: api.Bytes(path), Recursive: o.Recursive, Entries: o.Entries}, wire.Place{}))
 	if err != nil {
-		return err
+		return cmp.Or(late(ctx), err)
 	}
 	defer k.end()
 	// An agent that does not answer is given up until it is ready; later it may have nothing to say.
@@ -22,8 +28,9 @@ func (f Files) Watch(ctx context.Context, path string, o api.WatchOptions, fn fu
 	for {
 		kind, payload, err := k.next()
 		answered()
+		ready()
 		if err != nil {
-			return err
+			return cmp.Or(late(ctx), err)
 		}
 		switch kind {
 		case wire.KindEnd:

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -73,10 +74,46 @@ func (c *Client) Silent() error {
 	if name == nil {
 		return nil
 	}
-	e := api.Errorf(api.CodeUnavailable, "%s has not answered for %s", *name, c.watch.silence).
+	return silent(*name, c.watch.silence)
+}
+
+func silent(name string, silence time.Duration) error {
+	e := api.Errorf(api.CodeUnavailable, "%s has not answered for %s", name, silence).
 		WithHint("the sandbox may be overloaded or stopped from outside; what was asked may be done yet, so look before you ask again")
 	e.Retryable = true
 	return e.WithCause(ErrSilent)
+}
+
+// expect cancels a call whose agent, which may answer pings, does not answer it within the silence that
+// [Client.Watch] allows, unless done is called before. The call is not cancelled while its sandbox is paused.
+func (c *Client) expect(cancel context.CancelCauseFunc) (done func()) {
+	w := &c.watch
+	if w.silence <= 0 {
+		return func() {}
+	}
+	over := make(chan struct{})
+	go func() { // it ends with done or the cancellation
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(w.silence):
+			}
+			if !w.still() {
+				cancel(silent(c.named(), w.silence))
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(over) })
+}
+
+// late is the error of a call that [Client.expect] cancelled; nil is one that it did not.
+func late(ctx context.Context) error {
+	if err := context.Cause(ctx); errors.Is(err, ErrSilent) {
+		return err
+	}
+	return nil
 }
 
 // heed pings while something waits.

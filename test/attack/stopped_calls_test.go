@@ -6,6 +6,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -22,7 +23,8 @@ import (
 
 // stoppedCall is one operation of the API as TestAttackStopped asks for it.
 type stoppedCall struct {
-	// path has the query too; empty is a WebSocket, which by opens.
+	// path has the query too; empty is a call that by makes: a WebSocket, or a stream that is
+	// read to its first line.
 	path string
 	// body is JSON, or the name of one of stoppedBodies.
 	body string
@@ -222,8 +224,13 @@ func (s *stoppedPart) fileCalls() map[string]stoppedCall {
 			return c.RemoveFile(ctx, "box", "/workspace/gone", false)
 		}},
 		"statFile": {path: at + "files/stat?path=/workspace", by: func(ctx context.Context, c *client.Client) error { return did(c.StatFile(ctx, "box", "/workspace")) }},
-		"watchFiles": {path: at + "files/watch?path=/workspace", by: func(ctx context.Context, c *client.Client) error {
-			return c.Files("box", api.FileAccess{}).Watch(ctx, "/workspace", api.WatchOptions{}, func(api.FileChange) error { return nil })
+		"watchFiles": {by: func(ctx context.Context, c *client.Client) error {
+			begun := errors.New("the watch has begun")
+			err := c.Files("box", api.FileAccess{}).Watch(ctx, "/workspace", api.WatchOptions{}, func(api.FileChange) error { return begun })
+			if errors.Is(err, begun) {
+				return nil
+			}
+			return err
 		}},
 		"listFiles": {path: at + "files/list?path=/workspace", by: func(ctx context.Context, c *client.Client) error {
 			return did(c.ListFiles(ctx, "box", "/workspace", "", 0))
