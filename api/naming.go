@@ -59,6 +59,9 @@ type Info struct {
 	Limits         InfoLimits `json:"limits"`
 	// E2BURL is the address at which the daemon serves clients of E2B. It is empty if it does not.
 	E2BURL string `json:"e2b_url,omitempty"`
+	// E2BNeedsKey says that every client of E2B needs an API key or the daemon's token at E2BURL. Without
+	// it the daemon's own user needs none.
+	E2BNeedsKey bool `json:"e2b_needs_key,omitempty"`
 }
 
 // InfoLimits are limits of requests and of the caller's tenant.

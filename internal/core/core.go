@@ -101,8 +101,9 @@ type Options struct {
 	Prober    *Prober
 	Logger    *slog.Logger
 	Version   string
-	// E2BURL returns the address of the API server for clients of E2B, or "". It can be nil.
-	E2BURL func() string
+	// E2B returns the address of the API server for clients of E2B, or "", and whether all of them need a
+	// key there. It can be nil.
+	E2B func() (url string, needsKey bool)
 	// PortOrigin returns the origin of a port's URL, such as "http://8000-ID.localhost:PORT", and
 	// starts to serve it if needed. Nil in a run without a daemon, where no port has a URL.
 	PortOrigin func(ctx context.Context, sandbox string, port int) (string, error)
@@ -188,8 +189,8 @@ func (s *Service) Status(ctx context.Context, caller Caller) api.Status {
 func (s *Service) Info(_ context.Context, caller Caller) api.Info {
 	info := policy.InfoOf(caller, s.rules())
 	info.Version = s.opts.Version
-	if s.opts.E2BURL != nil {
-		info.E2BURL = s.opts.E2BURL()
+	if s.opts.E2B != nil {
+		info.E2BURL, info.E2BNeedsKey = s.opts.E2B()
 	}
 	return info
 }

@@ -60,8 +60,8 @@ type app struct {
 	manager *sandbox.Manager
 	// listeners are where this daemon listens; nil until it does.
 	listeners atomic.Pointer[listeners]
-	// e2b is the address at which clients of E2B are served; nil until they are.
-	e2b atomic.Pointer[string]
+	// e2b is where clients of E2B are served; nil until they are.
+	e2b atomic.Pointer[e2bAddress]
 	// ports is where it serves ports of sandboxes; nil until it does.
 	ports   atomic.Pointer[ports]
 	log     *slog.Logger
@@ -133,7 +133,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 	}
 	h.core = core.New(core.Options{
 		Jobs: kept, Rules: h.rules, Keys: h.keys, Sandboxes: h.manager, Images: images, Workspaces: workspaces, Snapshots: snapshots, Audit: log, Events: events, Approvals: approvals, Prober: h.prober(engines),
-		Logger: logger, Redactor: h.secrets, Version: cfg.Version, Home: h.home.dir, UserHome: userHome, SocketDirs: socketDirs(cfg), E2BURL: h.e2bURL,
+		Logger: logger, Redactor: h.secrets, Version: cfg.Version, Home: h.home.dir, UserHome: userHome, SocketDirs: socketDirs(cfg), E2B: h.e2bAt,
 		ImagePins:  func() ([]string, error) { return h.imagePins(snapshots) },
 		Recordings: recordings, Skills: skill.Open(cmp.Or(cfg.SkillsDir, h.home.path("skills"))), PortOrigin: h.portOriginOf(ephemeral),
 	})

@@ -315,10 +315,9 @@ func Configure(in ConfigInput) (Configuration, error) {
 		TLSCert: textOf(settings, keyPortsCert), TLSKey: textOf(settings, keyPortsKey),
 	}
 	out.Config.Box, _ = boxAt(textOf(settings, keyBoxListen)) // it was checked
-	if at := textOf(settings, keyE2BListen); at != "" {
-		out.Config.E2B = &E2B{
-			Listen: at, Profile: textOf(settings, keyE2BProfile), Allow: valuesOf(settings, keyE2BAllow), Domain: textOf(settings, keyE2BDomain),
-		}
+	out.Config.E2B = E2B{
+		Listen: textOf(settings, keyE2BListen), Profile: textOf(settings, keyE2BProfile), Allow: valuesOf(settings, keyE2BAllow),
+		Domain: textOf(settings, keyE2BDomain),
 	}
 	return out, nil
 }

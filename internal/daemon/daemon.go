@@ -62,8 +62,8 @@ type Config struct {
 	Ingress Ingress
 	// Box has the daemon serve LangBot too; nil does not.
 	Box *Box
-	// E2B has the daemon serve clients of E2B too; nil does not.
-	E2B *E2B
+	// E2B says how clients of E2B are served.
+	E2B E2B
 	// OCIRuntime is the name or the path of the OCI runtime; empty is the first that is
 	// usable.
 	OCIRuntime string
@@ -90,9 +90,9 @@ type Box struct {
 	Out io.Writer
 }
 
-// E2B says how a daemon serves clients of E2B.
+// E2B says how a daemon serves clients of E2B: at its TCP addresses, and at one of their own.
 type E2B struct {
-	// Listen is the address, such as 127.0.0.1:3000.
+	// Listen is the address of their own, such as 127.0.0.1:3000. It is empty if they have no such address.
 	Listen string
 	// Profile is the profile of the sandboxes; empty is the default profile. Allow are their egress
 	// rules; empty leaves their network to the profile.

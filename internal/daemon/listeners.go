@@ -26,6 +26,16 @@ func (d listeners) close() {
 	}
 }
 
+// tcp returns the first listener at a TCP address, or nil.
+func (d listeners) tcp() net.Listener {
+	for _, ln := range d {
+		if ln.Addr().Network() == "tcp" {
+			return ln
+		}
+	}
+	return nil
+}
+
 // openListeners listens at the socket in the home and at every address that is named, or at
 // none. It returns the addresses too. Where another address is named, a home that can
 // hold no socket is no error.

@@ -46,20 +46,24 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer listeners.close()
-	server, err := h.server(cfg, listeners, listen)
+	token, err := h.token(cfg.Token, listen)
 	if err != nil {
 		return err
+	}
+	e2b, err := h.openE2B(ctx, cfg, listeners, token)
+	if err != nil {
+		return err
+	}
+	server, err := h.server(cfg, listeners, token, e2b.also())
+	if err != nil {
+		return errors.Join(err, e2b.close())
 	}
 	status := h.core.Status(ctx, core.Caller{Operator: true})
 	h.log.Info("serving", "listen", listen, "home", h.home.dir, "engine", status.Engine.Name, "available", status.Available, "reason", status.Engine.Reason)
 
 	box, err := h.openBox(ctx, cfg)
 	if err != nil {
-		return err
-	}
-	e2b, err := h.openE2B(ctx, cfg)
-	if err != nil {
-		return errors.Join(err, box.close(ctx))
+		return errors.Join(err, e2b.close())
 	}
 	ports, err := h.openPorts(ctx, cfg.Ingress)
 	if err != nil {
@@ -93,11 +97,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 }
 
 // server makes what serves the listeners.
-func (h *app) server(cfg Config, listeners listeners, listen []string) (*httpapi.Server, error) {
+func (h *app) server(cfg Config, listeners listeners, token string, also httpapi.Also) (*httpapi.Server, error) {
 	o := httpapi.Options{
 		Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact, Answered: h.core.Answered,
-		Deadlines: cfg.Deadlines,
-		Hosts:     append(h.ownNames(cfg.Listen), cfg.Hosts...), Origins: cfg.Origins,
+		Deadlines: cfg.Deadlines, Token: token, Also: also,
+		Hosts: append(h.ownNames(cfg.Listen), cfg.Hosts...), Origins: cfg.Origins,
 	}
 	certificate, err := openCertificate(cfg.TLSCert, cfg.TLSKey, h.log)
 	if err != nil {
@@ -107,9 +111,6 @@ func (h *app) server(cfg Config, listeners listeners, listen []string) (*httpapi
 		o.Certificate = certificate.get
 	} else {
 		h.warnOfClearText(listeners)
-	}
-	if o.Token, err = h.token(cfg.Token, listen); err != nil {
-		return nil, err
 	}
 	return httpapi.New(o)
 }

@@ -3,6 +3,7 @@ package e2bapi
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
 	"net/http"
 	"os"
 	"strings"
@@ -27,6 +28,7 @@ func (s *Server) caller(r *http.Request) (caller core.Caller, id string, err err
 	if key == "" {
 		key = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	}
+	key = fromE2BForm(key)
 	sum := sha256.Sum256([]byte(key))
 	switch {
 	case key == "":
@@ -40,6 +42,20 @@ func (s *Server) caller(r *http.Request) (caller core.Caller, id string, err err
 		return s.user(), callerUser, nil
 	}
 	return caller, "", fail(http.StatusUnauthorized, "the API key is not valid: set E2B_API_KEY to a key of `cloche key create`")
+}
+
+// e2bPrefix begins keys of E2B, which continue in hexadecimal.
+const e2bPrefix = "e2b_"
+
+// fromE2BForm returns the key that "cloche e2b env" put into the form of E2B's keys, because some of E2B's
+// clients accept no other. Other keys are returned unchanged.
+func fromE2BForm(key string) string {
+	if digits, ok := strings.CutPrefix(key, e2bPrefix); ok {
+		if plain, err := hex.DecodeString(digits); err == nil {
+			return string(plain)
+		}
+	}
+	return key
 }
 
 // callerOf returns the caller of the data plane of a sandbox. A key that was revoked is an error.
@@ -61,7 +77,7 @@ func (s *Server) user() core.Caller { return core.UnixCaller(os.Geteuid(), os.Ge
 
 // isUser reports whether the other end of a connection belongs to the daemon's own user on this machine.
 func (s *Server) isUser(r *http.Request) bool {
-	if s.peer == nil {
+	if s.peer == nil || r.Context().Value(sharedKey{}) != nil {
 		return false
 	}
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(interface{ String() string })

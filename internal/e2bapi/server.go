@@ -211,6 +211,41 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
+// IdleTimeout is how long a connection of E2B's clients may be idle: they keep connections for longer than
+// usual.
+const IdleTimeout = 11 * time.Minute
+
+// Shared serves the clients of E2B at a listener of another API, where every request needs a key or the
+// daemon's token: a proxy in front of that listener may belong to the daemon's own user.
+type Shared struct{ s *Server }
+
+// Shared returns the handler for a listener of another API.
+func (s *Server) Shared() Shared { return Shared{s} }
+
+// IdleTimeout is [IdleTimeout].
+func (Shared) IdleTimeout() time.Duration { return IdleTimeout }
+
+// Serves reports whether a request is one of E2B's clients: for a port of a sandbox, or for a route of the
+// control plane. No such route begins as those of Cloche's own API do.
+func (h Shared) Serves(r *http.Request) bool {
+	if t, byName, err := h.s.targetOf(r); err != nil || t.id != "" || byName {
+		return true
+	}
+	_, pattern := h.s.mux.Handler(r)
+	return pattern != ""
+}
+
+// ServeHTTP serves a request until the server is closed.
+func (h Shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), sharedKey{}, true))
+	defer cancel()
+	defer context.AfterFunc(h.s.ctx, cancel)()
+	h.s.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// sharedKey marks the requests at a listener of another API.
+type sharedKey struct{}
+
 // hostAllowed reports whether a Host is an address, localhost or a name of the settings, so that a page
 // that has rebound its own name to this machine gets no answer.
 func (s *Server) hostAllowed(host string) bool {

@@ -54,6 +54,10 @@ type requestKey struct{}
 // finds its route, answers its error, logs it, and is the one place where a
 // panic is caught.
 func (s *Server) edge(w http.ResponseWriter, hr *http.Request) {
+	if d, ok := hr.Context().Value(listenerKey{}).(listener); ok && d.via == viaTCP && s.also != nil && s.also.Serves(hr) {
+		s.also.ServeHTTP(w, hr)
+		return
+	}
 	began := time.Now()
 	hr, body := track(hr)
 	rec := &recorder{ResponseWriter: w, body: body}

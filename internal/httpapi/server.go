@@ -59,9 +59,21 @@ type Options struct {
 	Logger *slog.Logger
 	// Redact takes the values of secrets out of errors; nil knows none.
 	Redact func(string) string
+	// Also is another API at the TCP listeners. It can be nil.
+	Also Also
 	// Answered is called for each request with the pattern of its route (empty if it has none),
 	// the status and the duration. It can be nil.
 	Answered func(route string, status int, took time.Duration)
+}
+
+// Also is an API that TCP listeners serve beside the native one. It checks the callers and the host
+// names of its requests itself.
+type Also interface {
+	http.Handler
+	// Serves reports whether a request is for this API.
+	Serves(r *http.Request) bool
+	// IdleTimeout is how long a connection of its clients may be idle.
+	IdleTimeout() time.Duration
 }
 
 // Server serves the native API on any number of listeners. A unix socket's
@@ -79,6 +91,7 @@ type Server struct {
 	log        *slog.Logger
 	uid        int
 	redact     func(string) string
+	also       Also
 	answered   func(route string, status int, took time.Duration)
 	// probes are the paths that ask for no token.
 	probes map[string]bool
@@ -105,7 +118,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("make http server: no core")
 	}
 	s := &Server{
-		core: o.Core, version: o.Version, maxBody: o.MaxBody, log: o.Logger, redact: o.Redact, answered: o.Answered, uid: os.Geteuid(),
+		core: o.Core, version: o.Version, maxBody: o.MaxBody, log: o.Logger, redact: o.Redact, also: o.Also, answered: o.Answered, uid: os.Geteuid(),
 		pingEvery: pingEvery, vanished: vanished, deadlines: o.Deadlines.filled(),
 		probes: map[string]bool{}, origins: map[string]bool{}, ownOrigins: map[string]bool{},
 	}
@@ -149,6 +162,9 @@ func New(o Options) (*Server, error) {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ConnContext:       connContext,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	if s.also != nil {
+		s.http.IdleTimeout = max(idleTimeout, s.also.IdleTimeout())
 	}
 	if o.Certificate != nil {
 		s.overTLS = true

@@ -28,15 +28,19 @@ type e2bServer struct {
 	env map[string]string
 }
 
-func newE2BServer(t *testing.T) *e2bServer {
+// newE2BServer starts a daemon with an address for clients of E2B alone, unless flags say otherwise.
+func newE2BServer(t *testing.T, flags ...string) *e2bServer {
 	t.Helper()
+	if len(flags) == 0 {
+		flags = []string{"--e2b", "127.0.0.1:0"}
+	}
 	s := &e2bServer{Fixture: fixture.New(t)}
 	s.Kill9()
 	log, err := os.OpenFile(s.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Daemon = exec.Command(s.Bin, "serve", "--home", s.Dir, "--e2b", "127.0.0.1:0")
+	s.Daemon = exec.Command(s.Bin, append([]string{"serve", "--home", s.Dir}, flags...)...)
 	s.Daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	s.Daemon.Stderr = log
 	err = s.Daemon.Start()
@@ -44,7 +48,17 @@ func newE2BServer(t *testing.T) *e2bServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !fixture.Poll(func() bool { return json.Unmarshal(s.cloche("e2b", "env", "--json"), &s.env) == nil }) {
+	var key struct{ Secret string }
+	ready := func() bool {
+		if json.Unmarshal(s.cloche("e2b", "env", "--json"), &s.env) == nil {
+			return true
+		}
+		if key.Secret == "" && flags[0] == "--listen" && json.Unmarshal(s.cloche("key", "create", "--tenant", "sdk", "--json"), &key) == nil {
+			t.Setenv("CLOCHE_TOKEN", key.Secret)
+		}
+		return false
+	}
+	if !fixture.Poll(ready) {
 		t.Fatalf("clients of E2B are not served:\n%s", s.LastWords())
 	}
 	return s
@@ -62,7 +76,22 @@ func TestE2BClients(t *testing.T) {
 	if dir == "" {
 		t.Skipf("needs E2B's clients: set %s, see CONTRIBUTING.md", e2bVar)
 	}
-	s := newE2BServer(t)
+	t.Run("own address", func(t *testing.T) { e2bClients(t, dir, newE2BServer(t)) })
+	t.Run("daemon's address", func(t *testing.T) {
+		s := newE2BServer(t, "--listen", "tcp://127.0.0.1:0")
+		for _, header := range []map[string]string{nil, {"X-API-Key": "e2b_0000"}, {"X-API-Key": "clk_none"}} {
+			if status, answer := s.ask("GET", "/v2/sandboxes", "", header); status != http.StatusUnauthorized {
+				t.Errorf("%v: %d %s", header, status, answer)
+			}
+		}
+		if status, answer := s.ask("GET", "/v1/sandboxes", "", map[string]string{"Authorization": "Bearer " + os.Getenv("CLOCHE_TOKEN")}); status != http.StatusOK {
+			t.Errorf("the native API beside it: %d %s", status, answer)
+		}
+		e2bClients(t, dir, s)
+	})
+}
+
+func e2bClients(t *testing.T, dir string, s *e2bServer) {
 	script, err := os.ReadFile(filepath.Join("test", "e2e", "testdata", "e2b", "client.mjs"))
 	if err != nil {
 		t.Fatal(err)

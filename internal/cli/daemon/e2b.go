@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strings"
 
@@ -20,7 +21,8 @@ func E2BCommand(a *command.CLI) *cobra.Command {
 		Use:   "e2b",
 		Short: "Use the daemon with E2B's SDKs",
 		Long: `Use the daemon with E2B's own SDKs, unchanged: three variables of the environment
-point them to it. The daemon serves them with "cloche serve --e2b ADDRESS" or
+point them to it. The daemon serves them at its TCP address ("cloche serve --listen
+tcp://ADDRESS"), and at an address of their own with "cloche serve --e2b ADDRESS" or
 e2b.listen in settings.yaml.`,
 		Example: "  cloche serve --e2b 127.0.0.1:3000\n  eval \"$(cloche e2b env)\"",
 		GroupID: command.GroupHost,
@@ -38,17 +40,21 @@ type E2BEnv struct {
 	APIKey     string `json:"E2B_API_KEY"`
 }
 
+// e2bKey is a key in the form of E2B's keys, which its older clients require. Package e2bapi accepts it.
+func e2bKey(key string) string { return "e2b_" + hex.EncodeToString([]byte(key)) }
+
 func e2bEnvCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
 		Short: "Print the variables that E2B's SDKs need",
 		Long: `Print the variables of the environment that point E2B's SDKs to this daemon, as
 export lines for a shell. The daemon must serve clients of E2B: start it with
-"cloche serve --e2b 127.0.0.1:3000", or set e2b.listen in settings.yaml.
+"cloche serve --e2b 127.0.0.1:3000", or set e2b.listen in settings.yaml. A daemon
+with a TCP address serves them there too.
 
-E2B_API_KEY is the key in CLOCHE_TOKEN if that is set. Without it, any key works
-for the daemon's own user on the daemon's own machine; for others make one with
-"cloche key create".`,
+E2B_API_KEY is the key in CLOCHE_TOKEN if that is set, in the form of E2B's keys;
+"cloche key create" makes one. Without it, any key works for the daemon's own user at an address of --e2b on
+the daemon's own machine.`,
 		Example: "  eval \"$(cloche e2b env)\"\n  cloche e2b env --json",
 		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -63,11 +69,14 @@ for the daemon's own user on the daemon's own machine; for others make one with
 			}
 			if info.E2BURL == "" {
 				return api.Errorf(api.CodeUnavailable, "the daemon does not serve clients of E2B").
-					WithHint(`start it with "cloche serve --e2b 127.0.0.1:3000", or set e2b.listen in settings.yaml`)
+					WithHint(`start it with "cloche serve --e2b 127.0.0.1:3000" or with a TCP address, or set e2b.listen in settings.yaml`)
 			}
 			v := E2BEnv{APIURL: info.E2BURL, SandboxURL: info.E2BURL, APIKey: anyKey}
 			if key, ok := a.Env.Getenv("CLOCHE_TOKEN"); ok && key != "" {
-				v.APIKey = key
+				v.APIKey = e2bKey(key)
+			} else if info.E2BNeedsKey {
+				return api.Errorf(api.CodeUnauthenticated, "clients of E2B need a key at %s", info.E2BURL).
+					WithHint(`set CLOCHE_TOKEN to a key of "cloche key create", or start the daemon with "--e2b 127.0.0.1:3000", where its own user needs none`)
 			}
 			if a.JSON {
 				return a.PrintJSON(v)

@@ -2614,6 +2614,8 @@ class Info(_InfoMust, total=False):
 
     e2b_url: str
     """The address at which the daemon serves clients of E2B, if it does."""
+    e2b_needs_key: bool
+    """Every client of E2B needs an API key or the daemon's token at e2b_url; otherwise the daemon's own user needs none."""
 
 
 class InfoLimits(TypedDict):

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-
 import time
 
 from e2b import AsyncSandbox, CommandExitException, NotFoundException, Sandbox
