@@ -109,3 +109,83 @@ func processPath(ref, id, rest string) (string, error) {
 	}
 	return sandboxPath(ref, "/processes/"+part+rest)
 }
+
+func contextPath(ref, id, rest string) (string, error) {
+	part, err := pathPart("context", "code context", id)
+	if err != nil {
+		return "", err
+	}
+	return sandboxPath(ref, "/contexts/"+part+rest)
+}
+
+// CreateContext creates a code context and returns when its kernel is ready.
+func (c *Client) CreateContext(ctx context.Context, ref string, spec api.CodeContextSpec) (api.CodeContext, error) {
+	var out api.CodeContext
+	path, err := sandboxPath(ref, "/contexts")
+	if err != nil {
+		return out, err
+	}
+	if err := checkTexts("", "id", spec.ID, "language", spec.Language, "cwd", spec.Cwd, "user", spec.User); err != nil {
+		return out, err
+	}
+	if err := checkEnv("env", spec.Env); err != nil {
+		return out, err
+	}
+	return out, c.call(ctx, http.MethodPost, path, nil, spec, &out)
+}
+
+// Contexts returns the code contexts of a sandbox, in the order of their start.
+func (c *Client) Contexts(ctx context.Context, ref string) ([]api.CodeContext, error) {
+	path, err := sandboxPath(ref, "/contexts")
+	if err != nil {
+		return nil, err
+	}
+	var l api.CodeContextList
+	return l.Contexts, c.call(ctx, http.MethodGet, path, nil, nil, &l)
+}
+
+// RestartContext restarts the kernel of a code context, which loses its variables.
+func (c *Client) RestartContext(ctx context.Context, ref, id string) error {
+	path, err := contextPath(ref, id, "/restart")
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, http.MethodPost, path, nil, nil, nil)
+}
+
+// RemoveContext ends a code context.
+func (c *Client) RemoveContext(ctx context.Context, ref, id string) error {
+	path, err := contextPath(ref, id, "")
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, http.MethodDelete, path, nil, nil, nil)
+}
+
+// RunCode runs code in a context and calls fn with its events; the last has the type api.CodeEnd. An
+// exception of the code is an event and no error. The end of ctx interrupts the run.
+func (c *Client) RunCode(ctx context.Context, ref string, r api.CodeRequest, fn func(api.CodeEvent) error) error {
+	path, err := sandboxPath(ref, "/code")
+	if err != nil {
+		return err
+	}
+	if err := checkTexts("", "code", r.Code, "context", r.Context, "language", r.Language); err != nil {
+		return err
+	}
+	if err := checkEnv("env", r.Env); err != nil {
+		return err
+	}
+	return c.lines(ctx, http.MethodPost, path, nil, r, func(line []byte) error {
+		var l struct {
+			api.CodeEvent
+			Error *api.Error `json:"error"`
+		}
+		if err := decode(line, &l); err != nil {
+			return err
+		}
+		if l.Error != nil {
+			return l.Error
+		}
+		return fn(l.CodeEvent)
+	})
+}

@@ -98,7 +98,7 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 	root.AddGroup(&cobra.Group{ID: command.GroupRun, Title: "Run code:"}, &cobra.Group{ID: command.GroupProcess, Title: "Processes that outlive their clients:"},
 		&cobra.Group{ID: command.GroupLook, Title: "Look:"}, &cobra.Group{ID: command.GroupHost, Title: "This machine:"})
 	root.AddCommand(
-		sandbox.RunCommand(a), sandbox.CreateCommand(a), process.ExecCommand(a), process.ShellCommand(a), sandbox.CpCommand(a), sandbox.ToolCommand(a),
+		sandbox.RunCommand(a), sandbox.CreateCommand(a), process.ExecCommand(a), process.CodeCommand(a), process.ShellCommand(a), sandbox.CpCommand(a), sandbox.ToolCommand(a),
 		job.Command(a), job.ProgramCommand(a), workspace.SnapshotCommand(a), network.RecordingCommand(a), skill.Command(a), workspace.CommitCommand(a), workspace.RollbackCommand(a),
 		sandbox.HoldCommand(a), sandbox.PauseCommand(a), sandbox.ResumeCommand(a), sandbox.HeartbeatCommand(a), sandbox.ExtendCommand(a),
 		sandbox.StopCommand(a), sandbox.KillCommand(a), sandbox.RmCommand(a),

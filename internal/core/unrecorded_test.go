@@ -34,9 +34,9 @@ func verbsWithoutRecord() map[string]string {
 	for why, names := range map[string]string{ // of which the first three are in SECURITY.md
 		looks: "Admit Approvals Audit AuditUsage Authenticate CallerOfKey Doctor Egress EgressLog EngineAtLeast Endpoint Endpoints Engines Errors Events " +
 			"ExplainPolicy Get GetProcess GetRecording GetSkill GetSnapshot GetWorkspace Glob Guidance Images Info InspectImage Keys List OpenPorts " +
-			"ListFiles WatchFiles Metrics PreviewSkills Job Jobs Processes Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
+			"ListFiles WatchFiles Contexts Metrics PreviewSkills Job Jobs Processes Recordings ResolveName ScanSkill Secrets SkillFiles ReadSkillFile Skills " +
 			"Ready Snapshots StatFile Stats Status StatusMany VerifyAudit WaitProcess Workspaces FollowJob Heartbeat",
-		ends:    "CancelJob ClosePort Delete DeleteKeyed DeleteMany Kill Remove RemoveEndpoint RemoveProcess Resume RevokeKey SignalProcess Stop",
+		ends:    "CancelJob ClosePort Delete DeleteKeyed DeleteMany Kill Remove RemoveContext RemoveEndpoint RemoveProcess RestartContext Resume RevokeKey SignalProcess Stop",
 		input:   "ResizeProcess WriteStdin",
 		fixture: "Answered Asked AuthorizePublish CloseJobs Ended Exchanged Happened KeepSkills Left RecoverJobs RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
 		refuse:  "CreateMany RunStream Hold AnswerApproval ContinueJob",
@@ -97,7 +97,14 @@ func TestNothingWithoutARecord(t *testing.T) {
 			_, err := h.ChangeEgress(ctx, operator, "box", api.EgressChange{Allow: []string{"b.example"}})
 			return err
 		},
-		"Create":    func() error { _, err := h.Create(ctx, operator, api.SandboxSpec{Name: "other"}, nil); return err },
+		"Create": func() error { _, err := h.Create(ctx, operator, api.SandboxSpec{Name: "other"}, nil); return err },
+		"CreateContext": func() error {
+			_, err := h.CreateContext(ctx, operator, "box", api.CodeContextSpec{Cwd: "/"})
+			return err
+		},
+		"RunCode": func() error {
+			return h.RunCode(ctx, operator, "box", api.CodeRequest{Code: "1"}, func(api.CodeEvent) error { return nil })
+		},
 		"CreateKey": func() error { _, err := h.CreateKey(ctx, operator, api.KeySpec{Tenant: "acme"}); return err },
 		"CreateSkill": func() error {
 			_, err := h.CreateSkill(ctx, operator, api.SkillSpec{Name: "two", Description: "d", Instructions: "i"}, nil)

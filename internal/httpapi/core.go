@@ -67,6 +67,13 @@ type Core interface {
 	WriteStdin(ctx context.Context, caller core.Caller, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error)
 	RemoveProcess(ctx context.Context, caller core.Caller, ref, id string) error
 	Attach(ctx context.Context, caller core.Caller, ref, id string, r api.AttachRequest) (Attachment, error)
+
+	CreateContext(ctx context.Context, caller core.Caller, ref string, spec api.CodeContextSpec) (api.CodeContext, error)
+	Contexts(ctx context.Context, caller core.Caller, ref string) (api.CodeContextList, error)
+	RestartContext(ctx context.Context, caller core.Caller, ref, id string) error
+	RemoveContext(ctx context.Context, caller core.Caller, ref, id string) error
+	RunCode(ctx context.Context, caller core.Caller, ref string, r api.CodeRequest, fn func(api.CodeEvent) error) error
+
 	DialPort(ctx context.Context, caller core.Caller, ref string, port int) (net.Conn, error)
 	OpenPort(ctx context.Context, caller core.Caller, ref string, spec api.PortSpec) (api.OpenedPort, error)
 	OpenPorts(ctx context.Context, caller core.Caller, ref string) (api.PortList, error)

@@ -189,3 +189,68 @@ func (s processes) logs(w http.ResponseWriter, r request) error {
 		return s.core.Logs(ctx, r.caller, r.ref(), o, func(e api.LogEntry) error { return lines.write(e) })
 	})
 }
+
+func (s processes) createContext(w http.ResponseWriter, r request) error {
+	var spec api.CodeContextSpec
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readOptionalJSON(w, r, &spec); err != nil {
+		return err
+	}
+	c, err := s.core.CreateContext(r.Context(), r.caller, r.ref(), spec)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, c)
+	return nil
+}
+
+func (s processes) contexts(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	l, err := s.core.Contexts(r.Context(), r.caller, r.ref())
+	if err != nil {
+		return err
+	}
+	l.Contexts = nonNil(l.Contexts)
+	writeJSON(w, http.StatusOK, l)
+	return nil
+}
+
+func (s processes) restartContext(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.core.RestartContext(r.Context(), r.caller, r.ref(), r.PathValue("context")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s processes) removeContext(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.core.RemoveContext(context.WithoutCancel(r.Context()), r.caller, r.ref(), r.PathValue("context")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// runCode answers with the events of a run, a line each. A caller that leaves interrupts the run.
+func (s processes) runCode(w http.ResponseWriter, r request) error {
+	var req api.CodeRequest
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readJSON(w, r, &req); err != nil {
+		return err
+	}
+	return s.lines(w, r, true, func(ctx context.Context, lines *lineWriter) error {
+		return s.core.RunCode(ctx, r.caller, r.ref(), req, func(e api.CodeEvent) error { return lines.write(e) })
+	})
+}

@@ -194,7 +194,7 @@ if ENGINE != "gvisor":
     tid = threading.get_native_id()
     resource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
     os.setpriority(os.PRIO_PROCESS, os.getpid(), 1); os.sched_setaffinity(tid, os.sched_getaffinity(0))
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)); os.sched_setscheduler(tid, os.SCHED_OTHER, os.sched_param(0))
 `},
 	{name: "B01 what /proc gives away", program: `
 for path in ("/proc/1/environ", "/proc/1/mem", "/proc/1/auxv", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/kmsg", "/proc/1/root/etc/passwd"):

@@ -163,6 +163,19 @@ func (s *stoppedPart) processCalls() map[string]stoppedCall {
 		"resizeProcess": {path: "/v1/sandboxes/box/processes/tty/resize", body: `{"rows":9,"cols":9}`, by: func(ctx context.Context, c *client.Client) error {
 			return c.ResizeProcess(ctx, "box", "tty", api.Size{Rows: 9, Cols: 9})
 		}},
+		"createContext": {path: "/v1/sandboxes/box/contexts", body: `{"language":"none"}`, may: []api.Code{api.CodeUnsupported}, by: func(ctx context.Context, c *client.Client) error {
+			return did(c.CreateContext(ctx, "box", api.CodeContextSpec{Language: "none"}))
+		}},
+		"listContexts": {path: "/v1/sandboxes/box/contexts", by: func(ctx context.Context, c *client.Client) error { return did(c.Contexts(ctx, "box")) }},
+		"restartContext": {path: "/v1/sandboxes/box/contexts/none/restart", may: []api.Code{api.CodeNotFound}, by: func(ctx context.Context, c *client.Client) error {
+			return c.RestartContext(ctx, "box", "none")
+		}},
+		"removeContext": {path: "/v1/sandboxes/box/contexts/none", may: []api.Code{api.CodeNotFound}, by: func(ctx context.Context, c *client.Client) error {
+			return c.RemoveContext(ctx, "box", "none")
+		}},
+		"runCode": {path: "/v1/sandboxes/box/code", body: `{"code":"1","context":"none"}`, may: []api.Code{api.CodeNotFound}, by: func(ctx context.Context, c *client.Client) error {
+			return c.RunCode(ctx, "box", api.CodeRequest{Code: "1", Context: "none"}, func(api.CodeEvent) error { return nil })
+		}},
 		"writeStdin": {path: web + "/stdin", body: "text", by: func(ctx context.Context, c *client.Client) error {
 			return did(c.WriteStdin(ctx, "box", "web", nil, strings.NewReader("text"), false))
 		}},

@@ -43,8 +43,8 @@ func TestPython(t *testing.T) {
 	tcp := startListening(h, token)
 
 	venv.check(ctx, t, h, map[string]suite{
-		"unix": {[]string{"CLOCHE_HOST=unix://" + h.Socket(), "CLOCHE_BIN=" + h.Bin}, []string{"checks", "conformance"}},
-		"tcp":  {[]string{"CLOCHE_HOST=" + tcp, "CLOCHE_TOKEN=" + token}, []string{"conformance"}},
+		"unix": {[]string{"CLOCHE_HOST=unix://" + h.Socket(), "CLOCHE_BIN=" + h.Bin, jupyterVar + "=" + os.Getenv(jupyterVar)}, []string{"checks", "conformance"}},
+		"tcp":  {[]string{"CLOCHE_HOST=" + tcp, "CLOCHE_TOKEN=" + token, jupyterVar + "="}, []string{"conformance"}},
 	})
 }
 

@@ -23,6 +23,7 @@ import (
 type Core struct {
 	Ports
 	Watches
+	Code
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox
 	serial    int

@@ -109,7 +109,7 @@ func tries(dir string) {
 		nr   uintptr
 	}{{"own", 0}, {"agent's", self}, {"another's", 1 << 30}} {
 		try(who.name+" affinity", unix.SYS_SCHED_SETAFFINITY, who.nr, unsafe.Sizeof(mask), uintptr(unsafe.Pointer(&mask)))
-		try(who.name+" scheduler", unix.SYS_SCHED_SETSCHEDULER, who.nr, 0, uintptr(unsafe.Pointer(&param)))
+		try(who.name+" scheduler", unix.SYS_SCHED_SETSCHEDULER, who.nr, unix.SCHED_BATCH, uintptr(unsafe.Pointer(&param)))
 		try(who.name+" parameters", unix.SYS_SCHED_SETPARAM, who.nr, uintptr(unsafe.Pointer(&param)))
 		try(who.name+" attributes", unix.SYS_SCHED_SETATTR, who.nr, 0, 0)
 		// The lowest, which each user may take, also where these tests run with a low one.

@@ -125,7 +125,13 @@ func rules(agent Threads, asks bool) []rule {
 		// By each thread of a process its limits can be set, and threads of the agent come
 		// and go: only 0 is sure to be the caller.
 		ownOnly(named{"prlimit64", unix.SYS_PRLIMIT64}),
-		ownOnly(named{"sched_setscheduler", unix.SYS_SCHED_SETSCHEDULER}),
+		// Threads name themselves when they set the policy that every thread has, as those of libzmq do.
+		{named{"sched_setscheduler", unix.SYS_SCHED_SETSCHEDULER}, "for the caller, by the number 0, and to SCHED_OTHER without flags for all; otherwise EPERM", func(p *program) {
+			p.low(1)
+			p.allowIf(unix.SCHED_NORMAL)
+			p.low(0)
+			p.ifNotIn(unix.EPERM, 0)
+		}},
 		ownOnly(named{"sched_setparam", unix.SYS_SCHED_SETPARAM}),
 		ownOnly(named{"sched_setattr", unix.SYS_SCHED_SETATTR}),
 		// Programs name their own threads here, so those of the agent are refused.

@@ -194,8 +194,11 @@ func TestArguments(t *testing.T) {
 		if number == 0 {
 			own = allowedAnswer
 		}
-		for name, nr := range map[string]uint32{"limits": unix.SYS_PRLIMIT64, "scheduler": unix.SYS_SCHED_SETSCHEDULER, "parameters": unix.SYS_SCHED_SETPARAM, "attributes": unix.SYS_SCHED_SETATTR} {
+		for name, nr := range map[string]uint32{"limits": unix.SYS_PRLIMIT64, "parameters": unix.SYS_SCHED_SETPARAM, "attributes": unix.SYS_SCHED_SETATTR} {
 			check(fmt.Sprintf("%s of %d", name, number), judged(t, nr, number), own)
+		}
+		for policy, want := range map[uint64]uint32{unix.SCHED_NORMAL: allowedAnswer, unix.SCHED_BATCH: own, unix.SCHED_FIFO: own, unix.SCHED_NORMAL | unix.SCHED_RESET_ON_FORK: own} {
+			check(fmt.Sprintf("scheduler of %d, policy %d", number, policy), judged(t, unix.SYS_SCHED_SETSCHEDULER, number, policy), want)
 		}
 	}
 	for persona, want := range map[uint64]uint32{

@@ -13,7 +13,11 @@ import (
 // the call; the stream is use of the sandbox until it is closed, and breaks when
 // the sandbox ends. It has CloseWrite.
 func (m *Runner) DialPort(ctx context.Context, caller policy.Caller, ref string, port int) (net.Conn, error) {
-	s, err := m.o.Find(caller, policy.VerbPort, ref)
+	return m.dialPort(ctx, caller, policy.VerbPort, ref, port)
+}
+
+func (m *Runner) dialPort(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, port int) (net.Conn, error) {
+	s, err := m.o.Find(caller, verb, ref)
 	if err != nil {
 		return nil, err
 	}

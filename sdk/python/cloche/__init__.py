@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloche._sync.client import SandboxClient
+from cloche._sync.code import CodeContexts
 from cloche._sync.endpoints import Endpoints
 from cloche._sync.files import Files
 from cloche._sync.handle import SandboxHandle
@@ -36,6 +37,9 @@ from cloche.errors import (
 from cloche.spec import (
     DEFAULT_IMAGE,
     Chunk,
+    CodeError,
+    CodeOptions,
+    CodeResult,
     ExecOptions,
     ExecResult,
     Exit,
@@ -46,6 +50,7 @@ from cloche.spec import (
 
 if TYPE_CHECKING:
     from cloche._async.client import AsyncSandboxClient
+    from cloche._async.code import AsyncCodeContexts
     from cloche._async.endpoints import AsyncEndpoints
     from cloche._async.files import AsyncFiles
     from cloche._async.handle import AsyncSandboxHandle
@@ -57,6 +62,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_IMAGE",
+    "AsyncCodeContexts",
     "AsyncEndpoints",
     "AsyncFiles",
     "AsyncForward",
@@ -65,6 +71,10 @@ __all__ = [
     "AsyncSandboxHandle",
     "Chunk",
     "ClocheError",
+    "CodeContexts",
+    "CodeError",
+    "CodeOptions",
+    "CodeResult",
     "CommandNotStarted",
     "ConnectionBroken",
     "Endpoints",
@@ -93,6 +103,7 @@ __all__ = [
 
 # What needs asyncio is imported by those who use it.
 _LATER = {
+    "AsyncCodeContexts": "_async.code",
     "AsyncEndpoints": "_async.endpoints",
     "AsyncFiles": "_async.files",
     "AsyncForward": "_forward",

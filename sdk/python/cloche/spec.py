@@ -234,6 +234,73 @@ class ExecOptions(TypedDict, total=False):
     command goes on then. Not for `start`: `cloche.InvalidRequest`."""
 
 
+class CodeOptions(TypedDict, total=False):
+    """What a run of code may be told beside the code."""
+
+    context: str
+    """The ID of a context; the default context of the language when it is missing."""
+    language: str
+    """Selects a default context; ``python`` when it is missing. Not given with `context`."""
+    env: Mapping[str, str]
+    """Variables for this run only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeError:
+    """An exception of the code, or a failure of its kernel."""
+
+    name: str
+    value: str
+    traceback: str
+    """With colours, as a terminal shows them; empty for a failure of the kernel."""
+
+
+@dataclass(kw_only=True)
+class CodeResult:
+    """What code printed, displayed and raised."""
+
+    stdout: str = ""
+    stderr: str = ""
+    results: list[Mapping[str, Any]] = dataclasses.field(default_factory=list)
+    """What was displayed and the value of the last expression, each by MIME type: text is a string, a picture a
+    string in base64, JSON an object."""
+    value: Mapping[str, Any] | None = None
+    """The value of the last expression, which is in `results` too."""
+    error: CodeError | None = None
+    status: str = ""
+    """``ok``, ``error``, ``timeout``, ``restarted`` or ``died``."""
+    execution_count: int = 0
+    """The number of the run in its kernel."""
+    truncated: bool = False
+    """Events of the run were dropped, because there were too many bytes of them."""
+
+    @property
+    def text(self) -> str | None:
+        """The value of the last expression as text."""
+        return None if self.value is None else self.value.get("text/plain")
+
+    def add(self, event: wire.CodeEvent) -> None:
+        """Takes in one event."""
+        kind = event["type"]
+        if kind == "stdout":
+            self.stdout += event.get("text", "")
+        elif kind == "stderr":
+            self.stderr += event.get("text", "")
+        elif kind == "result":
+            data = event.get("data", {})
+            self.results.append(data)
+            if event.get("main"):
+                self.value = data
+        elif kind == "error":
+            self.error = CodeError(
+                name=event.get("name", ""), value=event.get("value", ""), traceback=event.get("traceback", "")
+            )
+        else:
+            self.status = event.get("status", "")
+            self.execution_count = event.get("execution_count", 0)
+            self.truncated = event.get("truncated", False)
+
+
 def command(cmd: str, args: Sequence[str]) -> wire.ExecRequest:
     """A command and its arguments, each of which arrives as it is."""
     if isinstance(args, str):

@@ -833,6 +833,85 @@ class RunResult(TypedDict):
     result: Result
 
 
+class CodeContextSpec(TypedDict, total=False):
+    """A code context to create."""
+
+    id: str
+    """Its ID in the sandbox; without one the server chooses it."""
+    language: str
+    """A language or the name of a kernel; python if it is missing."""
+    cwd: str
+    """An absolute path; the sandbox's working directory if it is missing."""
+    env: dict[str, str]
+    """Added to the sandbox's environment, and takes precedence."""
+    user: str
+    """Overrides the sandbox's user."""
+
+
+class _CodeContextMust(TypedDict):
+    id: str
+    language: str
+    exec_id: str
+    """The ID of its process."""
+    state: ProcessState
+    started_at: str
+
+
+class CodeContext(_CodeContextMust, total=False):
+    """A code context of a sandbox."""
+
+    cwd: str
+
+
+class CodeContextList(TypedDict):
+    """The code contexts of one sandbox, in the order of their start."""
+
+    contexts: list[CodeContext]
+
+
+class _CodeRequestMust(TypedDict):
+    code: str
+
+
+class CodeRequest(_CodeRequestMust, total=False):
+    """Code to run in a context."""
+
+    context: str
+    """The ID of a context; the default context of the language if it is missing."""
+    language: str
+    """Selects a default context; only one of context and language is set."""
+    env: dict[str, str]
+    """Variables for this run only; for Python only."""
+    timeout_ms: int
+    """The time after which the run is interrupted; the sandbox's limit of an exec if it is missing."""
+
+
+class _CodeEventMust(TypedDict):
+    type: Literal["stdout", "stderr", "result", "error", "end"]
+
+
+class CodeEvent(_CodeEventMust, total=False):
+    """One event of a run."""
+
+    text: str
+    """Output."""
+    main: bool
+    """Set for the value of the last expression."""
+    data: dict[str, Any]
+    """A result in several formats, by MIME type: text is a string, a picture a string in base64, JSON an object."""
+    name: str
+    """The name of an error; the kernel's own failures are KernelDied, KernelHangs, ContextRestarting and TimeoutError."""
+    value: str
+    """The message of an error."""
+    traceback: str
+    status: str
+    """Of an end: ok, error, timeout, restarted or died."""
+    execution_count: int
+    """The number of the run in its kernel."""
+    truncated: bool
+    """Events of the run were dropped, because there were too many bytes of them."""
+
+
 class _ProcessMust(TypedDict):
     exec_id: str
     argv: list[str]

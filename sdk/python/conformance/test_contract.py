@@ -445,3 +445,31 @@ def test_a_pickle_has_an_address_and_an_id(sandbox: cloche.SandboxHandle) -> Non
     assert (other.id, other.name) == (sandbox.id, sandbox.name)
     assert other.exec("pwd").stdout == sandbox.info["cwd"] + "\n"
     assert other.refresh()["image"] == sandbox.info["image"]
+
+
+def test_code_contexts(client: cloche.SandboxClient) -> None:
+    packages = os.environ.get("CLOCHE_TEST_JUPYTER", "")
+    mounts: list[Any] = [{"source": packages, "target": "/packages", "read_only": True}] if packages else []
+    with client.create(image=IMAGE, mounts=mounts, env={"PYTHONPATH": "/packages"}) as sandbox:
+        with pytest.raises(cloche.NotFound):
+            sandbox.code.restart("none")
+        with pytest.raises(cloche.NotFound):
+            sandbox.run_code("1", context="none")
+        assert sandbox.code.contexts() == []
+        if not packages:
+            with pytest.raises(cloche.ClocheError, match="Jupyter"):
+                sandbox.run_code("1")
+            return
+        first = sandbox.run_code("x = 6\nprint('printed')\nx * 7")
+        assert (first.stdout, first.text, first.status, first.error) == ("printed\n", "42", "ok", None)
+        failed = sandbox.run_code("1/0")
+        assert failed.error is not None and failed.error.name == "ZeroDivisionError"
+        slow = sandbox.run_code("import time; time.sleep(60)", timeout=0.3)
+        assert slow.status == "timeout"
+        made = sandbox.code.create(id="own", cwd="/tmp")
+        assert sandbox.run_code("import os; os.getcwd()", context=made["id"]).text == "'/tmp'"
+        assert [c["id"] for c in sandbox.code.contexts()] == ["python", "own"]
+        sandbox.code.restart("python")
+        assert sandbox.run_code("x").status == "error"
+        sandbox.code.remove("own")
+        assert [c["id"] for c in sandbox.code.contexts()] == ["python"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cloche import _address
 from cloche._async import primitives
+from cloche._async.code import AsyncCodeContexts
 from cloche._async.endpoints import AsyncEndpoints
 from cloche._async.files import AsyncFiles
 from cloche._async.process import AsyncProcess, follow, kill
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from cloche import wire
     from cloche._forward import AsyncForward
-    from cloche.spec import ExecOptions
+    from cloche.spec import CodeOptions, CodeResult, ExecOptions
 
 
 class AsyncSandboxHandle:
@@ -38,6 +39,7 @@ class AsyncSandboxHandle:
         """What was last heard of it: state, image, engine, tier, limits and what policy made of the request."""
         self.files = AsyncFiles(transport, self.id, info["cwd"])
         self.endpoints = AsyncEndpoints(transport, self.id)
+        self.code = AsyncCodeContexts(transport, self.id)
 
     @property
     def id(self) -> str:
@@ -97,6 +99,12 @@ class AsyncSandboxHandle:
     ) -> ExecResult:
         """Runs a program by the image's python3. See `exec`."""
         return await self._run({"python": code}, timeout, options)
+
+    async def run_code(
+        self, code: str, *, timeout: float | None = None, **options: Unpack[CodeOptions]
+    ) -> CodeResult:
+        """Runs code in a context, which keeps its variables from one run to the next. See `code`."""
+        return await self.code.run(code, timeout=timeout, **options)
 
     async def _run(self, what: wire.ExecRequest, timeout: float | None, given: ExecOptions) -> ExecResult:
         request = options(what, timeout, given)

@@ -179,11 +179,15 @@ class AsyncTransport:
         return _address.decode_json(data) if data else None
 
     async def lines(
-        self, path: str, *, query: _address.Query | None = None, silence: float | None = 0
+        self, path: str, *, body: object = None, query: _address.Query | None = None, silence: float | None = 0
     ) -> AsyncGenerator[bytes, None]:
-        """The lines of an answer. One that ends within a line is broken."""
+        """The lines of an answer: to a POST with JSON if there is a `body`. One that ends within a line is
+        broken."""
         lines = _address.Lines()
-        async with self.stream("GET", path, query=query, accept="application/x-ndjson", silence=silence) as a:
+        method, content = ("GET", None) if body is None else ("POST", _address.encode_json(body))
+        async with self.stream(
+            method, path, query=query, content=content, accept="application/x-ndjson", silence=silence
+        ) as a:
             async for data in a.aiter_raw():
                 for line in lines.feed(data):
                     yield line

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cloche import _address
 from cloche._sync import primitives
+from cloche._sync.code import CodeContexts
 from cloche._sync.endpoints import Endpoints
 from cloche._sync.files import Files
 from cloche._sync.process import Process, follow, kill
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from cloche import wire
     from cloche._forward import Forward
-    from cloche.spec import ExecOptions
+    from cloche.spec import CodeOptions, CodeResult, ExecOptions
 
 
 class SandboxHandle:
@@ -39,6 +40,7 @@ class SandboxHandle:
         """What was last heard of it: state, image, engine, tier, limits and what policy made of the request."""
         self.files = Files(transport, self.id, info["cwd"])
         self.endpoints = Endpoints(transport, self.id)
+        self.code = CodeContexts(transport, self.id)
 
     @property
     def id(self) -> str:
@@ -98,6 +100,12 @@ class SandboxHandle:
     ) -> ExecResult:
         """Runs a program by the image's python3. See `exec`."""
         return self._run({"python": code}, timeout, options)
+
+    def run_code(
+        self, code: str, *, timeout: float | None = None, **options: Unpack[CodeOptions]
+    ) -> CodeResult:
+        """Runs code in a context, which keeps its variables from one run to the next. See `code`."""
+        return self.code.run(code, timeout=timeout, **options)
 
     def _run(self, what: wire.ExecRequest, timeout: float | None, given: ExecOptions) -> ExecResult:
         request = options(what, timeout, given)

@@ -180,11 +180,15 @@ class Transport:
         return _address.decode_json(data) if data else None
 
     def lines(
-        self, path: str, *, query: _address.Query | None = None, silence: float | None = 0
+        self, path: str, *, body: object = None, query: _address.Query | None = None, silence: float | None = 0
     ) -> Generator[bytes, None, None]:
-        """The lines of an answer. One that ends within a line is broken."""
+        """The lines of an answer: to a POST with JSON if there is a `body`. One that ends within a line is
+        broken."""
         lines = _address.Lines()
-        with self.stream("GET", path, query=query, accept="application/x-ndjson", silence=silence) as a:
+        method, content = ("GET", None) if body is None else ("POST", _address.encode_json(body))
+        with self.stream(
+            method, path, query=query, content=content, accept="application/x-ndjson", silence=silence
+        ) as a:
             for data in a.iter_raw():
                 for line in lines.feed(data):
                     yield line
