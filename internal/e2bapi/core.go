@@ -6,6 +6,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/e2bapi/codeinterpreter"
 )
 
 // Core is the part of package core that the control plane and the forwarding of ports need.
@@ -14,6 +15,7 @@ type Core interface {
 	Sandboxes
 	Images(ctx context.Context, caller core.Caller) (api.ImageList, error)
 	InspectImage(ctx context.Context, caller core.Caller, ref string) (api.Image, error)
+	codeinterpreter.Core
 	DialPort(ctx context.Context, caller core.Caller, ref string, port int) (net.Conn, error)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/e2bapi/codeinterpreter"
 	"github.com/cloche-dev/cloche/internal/e2bapi/envd"
 )
 
@@ -107,6 +108,10 @@ func (s *Server) signedBy(r *http.Request) string {
 // servePort serves a request for a port of a sandbox.
 func (s *Server) servePort(w http.ResponseWriter, r *http.Request, t target) {
 	kept, sb, caller, err := s.running(r.Context(), t.id)
+	inside := envd.Sandbox{Ref: sb.ID, Caller: caller, User: sb.User, Dir: sb.Cwd, Env: sb.Env}
+	if kept != nil {
+		inside.Token = kept.Token
+	}
 	switch {
 	case t.id == unknownID:
 		writeJSON(w, http.StatusUnauthorized, wireError{http.StatusUnauthorized, "invalid signature"})
@@ -116,7 +121,7 @@ func (s *Server) servePort(w http.ResponseWriter, r *http.Request, t target) {
 		id, _, _ := strings.Cut(t.id, "-")
 		writeJSON(w, http.StatusBadGateway, dataFailure{SandboxID: clip(id), Message: "The sandbox was not found", Code: http.StatusBadGateway})
 	case t.port == envdPort:
-		s.data.ServeSandbox(w, r, envd.Sandbox{Ref: sb.ID, Caller: caller, Token: kept.Token, User: sb.User, Dir: sb.Cwd, Env: sb.Env})
+		s.data.ServeSandbox(w, r, inside)
 	default:
 		if err := checkTraffic(kept, r); err != nil {
 			f := err.(*failure) //nolint:errorlint,forcetypeassert // made two lines above
@@ -125,6 +130,10 @@ func (s *Server) servePort(w http.ResponseWriter, r *http.Request, t target) {
 		}
 		ctx, end := s.forward.begin(r.Context(), sb.ID)
 		defer end()
+		if t.port == codeinterpreter.Port {
+			s.code.ServeSandbox(w, r.WithContext(ctx), inside)
+			return
+		}
 		s.proxy(kept, t.port).ServeHTTP(w, r.WithContext(ctx))
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
+	"github.com/cloche-dev/cloche/internal/e2bapi/codeinterpreter"
 	"github.com/cloche-dev/cloche/internal/e2bapi/envd"
 )
 
@@ -63,6 +64,7 @@ type Options struct {
 type Server struct {
 	core    Core
 	data    DataPlane
+	code    *codeinterpreter.Server
 	records *records
 	profile string
 	allow   []string
@@ -109,6 +111,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.code = codeinterpreter.New(s.core, statusOf, s.redact, s.log)
 	s.routes()
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.wg.Go(s.sweep)

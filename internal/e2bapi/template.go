@@ -7,10 +7,15 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// templateBase is E2B's default template: the machine's own programs.
-const templateBase = "base"
+// The default templates of E2B's clients. Without an image of that name, they are the machine's own
+// programs.
+const (
+	templateBase = "base"
+	templateCode = "code-interpreter-v1"
+)
 
-// imageOf returns the image of a template: base, or the name of an image that this daemon has.
+// imageOf returns the image of a template: the name of an image that this daemon has, or the machine's own
+// programs for the default templates.
 func (s *Server) imageOf(r request, template string) (string, error) {
 	if template == templateBase {
 		return api.DefaultImage, nil
@@ -18,6 +23,9 @@ func (s *Server) imageOf(r request, template string) (string, error) {
 	im, err := s.core.InspectImage(r.Context(), r.caller, template)
 	switch api.CodeOf(err) {
 	case api.CodeNotFound:
+		if template == templateCode {
+			return api.DefaultImage, nil
+		}
 		return "", fail(http.StatusNotFound, "template '%s' not found: a template is an image of this daemon, and `cloche image ls` lists them", clip(template))
 	case api.CodeInvalid:
 		return "", fail(http.StatusBadRequest, "%q is not the name of a template", clip(template))

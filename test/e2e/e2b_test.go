@@ -108,23 +108,65 @@ func e2bClients(t *testing.T, dir string, s *e2bServer) {
 	}
 	for name, argv := range clients {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 5*time.Minute))
-			defer cancel()
-			cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-			cmd.WaitDelay = 5 * time.Second
+			at := ""
 			if name != "py" {
-				cmd.Dir = filepath.Join(dir, name) // modules are found from here
+				at = filepath.Join(dir, name)
 			}
-			cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
-			for k, v := range s.env {
-				cmd.Env = append(cmd.Env, k+"="+v)
-			}
-			if out, err := cmd.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "all done\n") {
-				t.Errorf("%v\n%s", err, out)
-			}
+			s.client(name, at, argv...)
 		})
 	}
 	s.Left()
+}
+
+// TestE2BCodeInterpreter runs E2B's code interpreters, as they are, in an image that is made of this
+// machine's Python and Jupyter.
+func TestE2BCodeInterpreter(t *testing.T) {
+	dir, packages := os.Getenv(e2bVar), os.Getenv(jupyterVar)
+	if dir == "" || packages == "" {
+		t.Skipf("needs E2B's clients and Jupyter: set %s and %s, see CONTRIBUTING.md", e2bVar, jupyterVar)
+	}
+	s := newE2BServer(t)
+	python, err := filepath.Glob("/usr/lib/python3*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The /tmp of a sandbox is its own, and hides that of its image.
+	copied, err := os.MkdirTemp("/var/tmp", "cloche-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(copied) })
+	if out, err := exec.CommandContext(t.Context(), "cp", "-r", packages+"/.", copied).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.Chmod(copied, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	packages = copied
+	s.Must(append([]string{"image", "build", "--env", "PYTHONPATH=" + packages, "code-interpreter-v1", "/bin/sh", "/usr/bin/python3", packages}, python...)...)
+	script, err := os.ReadFile(filepath.Join("test", "e2e", "testdata", "e2b", "code.mjs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.client("py", "", filepath.Join(dir, "py", "bin", "python"), filepath.Join("test", "e2e", "testdata", "e2b", "code.py"))
+	s.client("js", filepath.Join(dir, "js"), "node", "--input-type=module", "-e", string(script))
+	s.Left()
+}
+
+// client runs a program that prints "all done".
+func (s *e2bServer) client(name, dir string, argv ...string) {
+	s.T.Helper()
+	ctx, cancel := context.WithDeadline(s.T.Context(), deadline(s.T, 5*time.Minute))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.WaitDelay, cmd.Dir = 5*time.Second, dir // modules of node are found from dir
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	for k, v := range s.env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "all done\n") {
+		s.T.Errorf("%s: %v\n%s", name, err, out)
+	}
 }
 
 // ask sends a request to the server for clients of E2B and returns the status and the answer.

@@ -21,9 +21,9 @@ func E2BCommand(a *command.CLI) *cobra.Command {
 		Use:   "e2b",
 		Short: "Use the daemon with E2B's SDKs",
 		Long: `Use the daemon with E2B's own SDKs, unchanged: three variables of the environment
-point them to it. The daemon serves them at its TCP address ("cloche serve --listen
-tcp://ADDRESS"), and at an address of their own with "cloche serve --e2b ADDRESS" or
-e2b.listen in settings.yaml.`,
+point them to it. The daemon serves them at its TCP address ("cloche serve
+--listen tcp://ADDRESS"), and at an address of their own with "cloche serve
+--e2b ADDRESS" or e2b.listen in settings.yaml.`,
 		Example: "  cloche serve --e2b 127.0.0.1:3000\n  eval \"$(cloche e2b env)\"",
 		GroupID: command.GroupHost,
 		Args:    command.UnknownVerb,
@@ -52,9 +52,9 @@ export lines for a shell. The daemon must serve clients of E2B: start it with
 "cloche serve --e2b 127.0.0.1:3000", or set e2b.listen in settings.yaml. A daemon
 with a TCP address serves them there too.
 
-E2B_API_KEY is the key in CLOCHE_TOKEN if that is set, in the form of E2B's keys;
-"cloche key create" makes one. Without it, any key works for the daemon's own user at an address of --e2b on
-the daemon's own machine.`,
+E2B_API_KEY is the key in CLOCHE_TOKEN if that is set, in the form of E2B's
+keys; "cloche key create" makes one. Without it, any key works for the daemon's
+own user at an address of --e2b on the daemon's own machine.`,
 		Example: "  eval \"$(cloche e2b env)\"\n  cloche e2b env --json",
 		Args:    command.Exactly(0, "none"),
 		RunE: func(c *cobra.Command, _ []string) error {
