@@ -59,8 +59,10 @@ type CodeEventType string
 
 // Types of events.
 const (
-	CodeStdout CodeEventType = "stdout"
-	CodeStderr CodeEventType = "stderr"
+	// CodeStarted is the first event: the context has begun the run.
+	CodeStarted CodeEventType = "started"
+	CodeStdout  CodeEventType = "stdout"
+	CodeStderr  CodeEventType = "stderr"
 	// CodeResult is the value of the last expression, or something that the code displays.
 	CodeResult CodeEventType = "result"
 	// CodeError is an exception of the code, or the failure of its kernel.

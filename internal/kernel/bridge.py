@@ -160,6 +160,7 @@ class Bridge:
                 return await out.end("error")
             await self.quiet(SET_ENV[self.language].format(json.dumps(env)))
         restarts = self.restarts
+        await out.send("started")
         run = self.kc.execute(request["code"], allow_stdin=False)
         loop = asyncio.get_running_loop()
         limit = loop.time() + request["timeout"] if request.get("timeout") else None

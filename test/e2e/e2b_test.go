@@ -130,13 +130,13 @@ func TestE2BCodeInterpreter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The /tmp of a sandbox is its own, and hides that of its image.
+	// The /tmp of a sandbox is its own, and hides the one of its image.
 	copied, err := os.MkdirTemp("/var/tmp", "cloche-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(copied) })
-	if out, err := exec.CommandContext(t.Context(), "cp", "-r", packages+"/.", copied).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "cp", "-al", packages+"/.", copied).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if err := os.Chmod(copied, 0o755); err != nil {

@@ -185,6 +185,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request, sb envd.Sandbox
 		return api.Invalid("context_id", "Only one of context_id or language can be provided")
 	}
 	out := &stream{w: w, rc: http.NewResponseController(w), ended: make(chan struct{})}
+	out.wg.Go(out.beat)
 	defer out.close()
 	err := s.core.RunCode(r.Context(), sb.Caller, sb.Ref, api.CodeRequest{Code: req.Code, Context: req.ContextID, Language: req.Language, Env: req.EnvVars, TimeoutMS: new(int64(0))}, out.event)
 	switch {
@@ -192,7 +193,8 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request, sb envd.Sandbox
 		return nil
 	case r.Context().Err() != nil:
 		panic(http.ErrAbortHandler) // a stream that ends politely is a run that ended
-	case out.begin():
+	}
+	if out.close(); out.begin() {
 		return out.fail(api.CodeOf(err), s.message(err))
 	}
 	return contextOf(req.ContextID, err)
@@ -205,6 +207,7 @@ type stream struct {
 	rc    *http.ResponseController
 	begun bool
 	ended chan struct{}
+	once  sync.Once
 	wg    sync.WaitGroup
 }
 
@@ -215,15 +218,18 @@ func (s *stream) begin() bool {
 	return s.begun
 }
 
-// close ends the keepalives.
+// close ends the keepalives. It can be called again.
 func (s *stream) close() {
-	close(s.ended)
+	s.once.Do(func() { close(s.ended) })
 	s.wg.Wait()
 }
 
 func (s *stream) event(e api.CodeEvent) error {
 	now := time.Now().UnixNano()
 	switch e.Type {
+	case api.CodeStarted:
+		// The answer begins now: the client for JavaScript counts the timeout from here.
+		return s.line(map[string]any{"type": "keepalive"})
 	case api.CodeStdout, api.CodeStderr:
 		return s.line(map[string]any{"type": e.Type, "text": e.Text, "timestamp": now})
 	case api.CodeResult:
@@ -258,7 +264,6 @@ func (s *stream) line(v any) error {
 		s.begun = true
 		s.w.Header().Set("Content-Type", "application/x-ndjson")
 		s.w.WriteHeader(http.StatusOK)
-		s.wg.Go(s.beat)
 	}
 	if _, err := s.w.Write(append(data, '\n')); err != nil {
 		return err

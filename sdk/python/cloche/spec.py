@@ -295,7 +295,7 @@ class CodeResult:
             self.error = CodeError(
                 name=event.get("name", ""), value=event.get("value", ""), traceback=event.get("traceback", "")
             )
-        else:
+        elif kind == "end":
             self.status = event.get("status", "")
             self.execution_count = event.get("execution_count", 0)
             self.truncated = event.get("truncated", False)

@@ -887,7 +887,7 @@ class CodeRequest(_CodeRequestMust, total=False):
 
 
 class _CodeEventMust(TypedDict):
-    type: Literal["stdout", "stderr", "result", "error", "end"]
+    type: Literal["started", "stdout", "stderr", "result", "error", "end"]
 
 
 class CodeEvent(_CodeEventMust, total=False):

@@ -26,3 +26,5 @@ assert.strictEqual((await sandbox.runCode('x')).text, '6')
 await assert.rejects(sandbox.runCode('1', { language: 'cobol' }), /no Jupyter kernel for cobol/)
 await sandbox.kill()
 console.log('all done')
+// The SDK keeps the timer of a request that failed.
+process.exit(0)
