@@ -108,11 +108,19 @@ func (s *Server) create(timeout int64) handler {
 		kept := record{
 			Sandbox: sb.ID, Caller: r.callerID, Token: newToken(), Template: req.TemplateID, Metadata: req.Metadata,
 			Network: req.Network, Internet: req.Internet, Started: time.Now().UTC(),
+			AutoPause: req.AutoPause, AutoResume: req.AutoResume != nil && req.AutoResume.Enabled, Timeout: *req.Timeout,
+		}
+		kept.setEnd(*req.Timeout)
+		if kept.AutoPause {
+			err = s.keep(r.Context(), r.caller, sb.ID, *req.Timeout)
 		}
 		if n := req.Network; n != nil && n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic {
 			kept.TrafficToken = newToken()
 		}
-		if err := s.records.put(kept); err != nil {
+		if err == nil {
+			err = s.records.put(kept)
+		}
+		if err != nil {
 			_, derr := s.core.Delete(context.WithoutCancel(r.Context()), r.caller, sb.ID)
 			if derr != nil {
 				s.log.Error("remove a sandbox without a record", "sandbox", sb.ID, "error", derr)
@@ -144,8 +152,8 @@ func (req *createRequest) check() error {
 		return fail(http.StatusBadRequest, "the metadata has %d bytes: it can have at most %d", size, maxMetadata)
 	case !req.AutoPause && req.AutoPauseMemory != nil && !*req.AutoPauseMemory:
 		return fail(http.StatusBadRequest, "autoPauseMemory needs autoPause")
-	case req.AutoPause || req.AutoResume != nil && req.AutoResume.Enabled:
-		return unsupported("this server cannot pause a sandbox when its timeout ends, or resume it by traffic: use pause and connect")
+	case req.AutoPause && req.AutoPauseMemory != nil && !*req.AutoPauseMemory:
+		return unsupported("this server pauses a sandbox with its memory only")
 	case len(req.VolumeMounts) > 0:
 		return unsupported("this server has no volumes")
 	case req.IAM != nil && len(req.IAM.Tokens) > 0:

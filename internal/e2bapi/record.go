@@ -36,6 +36,12 @@ type record struct {
 	// while it runs.
 	Started time.Time `json:"started"`
 	Paused  time.Time `json:"paused,omitzero"`
+	// AutoPause pauses the sandbox at End, which core does not know: core's own end is later. AutoResume
+	// resumes it by traffic, for Timeout seconds.
+	AutoPause  bool      `json:"auto_pause,omitempty"`
+	AutoResume bool      `json:"auto_resume,omitempty"`
+	End        time.Time `json:"end,omitzero"`
+	Timeout    int64     `json:"timeout,omitempty"`
 }
 
 // newToken returns an access token that cannot be guessed.
@@ -85,6 +91,13 @@ func (s *records) close() error { return s.root.Close() }
 
 // put writes a record durably and then uses it.
 func (s *records) put(r record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.write(r)
+}
+
+// write is put; the caller holds mu.
+func (s *records) write(r record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("write E2B record: %w", err)
@@ -92,13 +105,24 @@ func (s *records) put(r record) error {
 	if len(data) > maxRecord {
 		return fail(http.StatusRequestEntityTooLarge, "what the request says of the sandbox has more than %d bytes", maxRecord)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err := hostfile.Replace(s.root, r.Sandbox+".json", data); err != nil {
 		return fmt.Errorf("write E2B record: %w", err)
 	}
 	s.byID[r.Sandbox] = &r
 	return nil
+}
+
+// update changes the record of a sandbox durably, and returns it as it is now.
+func (s *records) update(ref string, change func(*record)) (*record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := s.byID[ref]
+	if kept == nil {
+		return nil, notFound(idOf(ref))
+	}
+	next := *kept
+	change(&next)
+	return &next, s.write(next)
 }
 
 // get returns the record of a sandbox, or nil.

@@ -1,13 +1,11 @@
 package e2bapi
 
 import (
-	"context"
 	"net/http"
 	"runtime"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // The states of E2B's sandboxes.
@@ -47,6 +45,14 @@ type lifecycle struct {
 	OnTimeout  string `json:"onTimeout"`
 }
 
+// onTimeout is what happens at the end of a sandbox.
+func onTimeout(r *record) string {
+	if r.AutoPause {
+		return "pause"
+	}
+	return "kill"
+}
+
 // never is the end of a sandbox whose lifetime has no bound.
 var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -73,6 +79,8 @@ func endOf(r *record, sb api.Sandbox) time.Time {
 	switch {
 	case sb.State == api.StatePaused && !r.Paused.IsZero():
 		return r.Paused
+	case r.AutoPause && !r.End.IsZero():
+		return r.End
 	case sb.ExpiresAt == nil:
 		return never
 	}
@@ -93,7 +101,7 @@ func (s *Server) info(w http.ResponseWriter, r request) error {
 	}
 	writeJSON(w, http.StatusOK, detail{
 		listed: listedOf(kept, sb), EnvdAccessToken: kept.Token, Domain: s.domainOf(), Internet: kept.Internet, Network: kept.Network,
-		Lifecycle: lifecycle{OnTimeout: "kill"},
+		Lifecycle: lifecycle{AutoResume: kept.AutoResume, OnTimeout: onTimeout(kept)},
 	})
 	return nil
 }
@@ -128,17 +136,29 @@ func (s *Server) timeout(w http.ResponseWriter, r request) error {
 	if req.Timeout < 0 || req.Timeout > maxTimeout {
 		return fail(http.StatusBadRequest, "timeout is %d: it can be 0 to %d seconds", req.Timeout, maxTimeout)
 	}
-	_, sb, err := s.sandbox(r)
+	kept, sb, err := s.sandbox(r)
 	if err != nil {
 		return err
 	}
 	if stateOf(sb) == statePaused {
 		return notFound(r.PathValue("id"))
 	}
-	if req.Timeout == 0 {
+	switch {
+	case req.Timeout == 0 && kept.AutoPause:
+		if err := s.pauseNow(r, sb.ID); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	case req.Timeout == 0:
 		return s.kill(w, r)
 	}
-	if _, err := s.core.Extend(r.Context(), r.caller, sb.ID, api.Extension{LifetimeMS: req.Timeout * 1000, Exact: true}); err != nil {
+	if kept.AutoPause {
+		_, err = s.records.update(sb.ID, func(next *record) { next.setEnd(req.Timeout) })
+	} else {
+		_, err = s.core.Extend(r.Context(), r.caller, sb.ID, api.Extension{LifetimeMS: req.Timeout * 1000, Exact: true})
+	}
+	if err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -165,6 +185,14 @@ func (s *Server) refresh(w http.ResponseWriter, r request) error {
 }
 
 func (s *Server) extend(r request, ref string, seconds int64) error {
+	if kept := s.records.get(ref); kept != nil && kept.AutoPause {
+		_, err := s.records.update(ref, func(next *record) {
+			if end := time.Now().Add(time.Duration(seconds) * time.Second); end.After(next.End) {
+				next.setEnd(seconds)
+			}
+		})
+		return err
+	}
 	_, err := s.core.Extend(r.Context(), r.caller, ref, api.Extension{LifetimeMS: seconds * 1000})
 	return err
 }
@@ -203,62 +231,13 @@ func (s *Server) connect(timeout int64, status int) handler {
 			writeJSON(w, http.StatusOK, s.answerOf(kept))
 			return nil
 		}
-		ctx := context.WithoutCancel(r.Context()) // what was begun is finished
-		if _, err := s.core.Resume(ctx, r.caller, sb.ID); err != nil {
+		next, err := s.resume(r.Context(), r.caller, sb.ID, *req.Timeout)
+		if err != nil {
 			return err
 		}
-		next := *kept
-		next.Paused, next.Started = time.Time{}, time.Now().UTC()
-		if err := s.records.put(next); err != nil {
-			return err
-		}
-		if _, err := s.core.Extend(ctx, r.caller, sb.ID, api.Extension{LifetimeMS: *req.Timeout * 1000, Exact: true}); err != nil {
-			return err
-		}
-		writeJSON(w, http.StatusCreated, s.answerOf(&next))
+		writeJSON(w, http.StatusCreated, s.answerOf(next))
 		return nil
 	}
-}
-
-// pause pauses a sandbox with its memory, and keeps it for as long as the profile allows.
-func (s *Server) pause(w http.ResponseWriter, r request) error {
-	var req struct {
-		Memory *bool `json:"memory"`
-	}
-	if err := decode(r.Request, &req); err != nil {
-		return err
-	}
-	if req.Memory != nil && !*req.Memory {
-		return fail(http.StatusBadRequest, "this server pauses a sandbox with its memory only")
-	}
-	kept, sb, err := s.sandbox(r)
-	if err != nil {
-		return err
-	}
-	if stateOf(sb) == statePaused {
-		return fail(http.StatusConflict, "sandbox %q is paused already", clip(r.PathValue("id")))
-	}
-	ctx := context.WithoutCancel(r.Context())
-	if _, err := s.core.Pause(ctx, r.caller, sb.ID); err != nil {
-		return err
-	}
-	s.cut(sb.ID)
-	next := *kept
-	next.Paused = time.Now().UTC().Truncate(time.Millisecond)
-	if err := s.records.put(next); err != nil {
-		return err
-	}
-	if err := s.keep(ctx, r.caller, sb.ID); err != nil {
-		s.log.Info("a paused sandbox keeps its end, because its profile allows no more", "sandbox", sb.ID, "error", err)
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-// keep extends the lifetime of a paused sandbox, which continues during the pause.
-func (s *Server) keep(ctx context.Context, caller core.Caller, ref string) error {
-	_, err := s.core.Extend(ctx, caller, ref, api.Extension{LifetimeMS: maxTimeout * 1000})
-	return err
 }
 
 // setNetwork replaces what may leave a sandbox. What the request omits is cleared.
@@ -281,12 +260,10 @@ func (s *Server) setNetwork(w http.ResponseWriter, r request) error {
 	if _, err := s.core.ReplaceEgress(r.Context(), r.caller, sb.ID, api.EgressPolicy{Network: nw, Egress: egress}); err != nil {
 		return err
 	}
-	next := *kept
-	next.Internet, next.Network = req.Internet, &req.network
 	if kept.Network != nil {
-		next.Network.AllowPublicTraffic = kept.Network.AllowPublicTraffic
+		req.AllowPublicTraffic = kept.Network.AllowPublicTraffic
 	}
-	if err := s.records.put(next); err != nil {
+	if _, err := s.records.update(sb.ID, func(next *record) { next.Internet, next.Network = req.Internet, &req.network }); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/e2bapi/codeinterpreter"
@@ -69,16 +71,18 @@ type Server struct {
 	profile string
 	allow   []string
 	// domain is the domain as clients are told it, and zone is it without a port.
-	domain  string
-	zone    string
-	token   *[sha256.Size]byte
-	peer    func(local, remote string) error
-	hosts   map[string]bool
-	redact  func(string) string
-	log     *slog.Logger
-	mux     *http.ServeMux
-	usage   usage
-	forward forwards
+	domain string
+	zone   string
+	token  *[sha256.Size]byte
+	peer   func(local, remote string) error
+	hosts  map[string]bool
+	redact func(string) string
+	log    *slog.Logger
+	mux    *http.ServeMux
+	usage  usage
+	// resuming are the sandboxes that requests are resuming.
+	resuming singleflight.Group
+	forward  forwards
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -282,15 +286,19 @@ func decode(r *http.Request, into any) error {
 	return nil
 }
 
-// sweep removes sandboxes whose time is over: core stops them and keeps their records and files, and
+// sweep pauses sandboxes at their end, where they were created so. It removes others whose time is over: core stops them and keeps their records and files, and
 // E2B's clients do not see them any more.
 func (s *Server) sweep() {
-	tick := time.NewTicker(sweepEvery)
+	tick, due := time.NewTicker(sweepEvery), time.NewTicker(pauseEvery)
 	defer tick.Stop()
+	defer due.Stop()
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
+		case <-due.C:
+			s.pauseDue()
+			continue
 		case <-tick.C:
 		}
 		for _, kept := range s.records.all() {

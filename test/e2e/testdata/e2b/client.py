@@ -53,6 +53,20 @@ try:
     raise AssertionError("no error")
 except NotFoundException:
     pass
+
+# At the end of its timeout a sandbox is paused, and the next command resumes it with its processes.
+sb = Sandbox.create(timeout=60, lifecycle={"on_timeout": "pause", "auto_resume": True})
+left = sb.commands.run("sleep 600", background=True)
+sb.set_timeout(1)
+for _ in range(600):
+    if sb.get_info().state == "paused":
+        break
+    time.sleep(0.1)
+assert sb.get_info().state == "paused"
+assert sb.commands.run("echo back").stdout == "back\n"
+assert [p.pid for p in sb.commands.list()] == [left.pid]
+sb.set_timeout(60)
+sb.kill()
 print("all done", flush=True)
 # The threads of the SDK's HTTP library (pyqwest 0.12 in Python 3.11) can abort the interpreter while it
 # is torn down, after the last check.
