@@ -35,7 +35,7 @@ func newApp(ctx context.Context, b *bench) (*app, error) {
 }
 
 // newAppIn is a daemon of the executable bin with its home and socket in dir.
-func newAppIn(ctx context.Context, b *bench, bin, dir string) (*app, error) {
+func newAppIn(ctx context.Context, b *bench, bin, dir string, flags ...string) (*app, error) {
 	h := &app{
 		bin: bin, home: filepath.Join(dir, "home"), runHome: filepath.Join(dir, "run-home"), workspace: filepath.Join(dir, "workspace"),
 	}
@@ -53,7 +53,7 @@ func newAppIn(ctx context.Context, b *bench, bin, dir string) (*app, error) {
 		return nil, fmt.Errorf("write settings: %w", err)
 	}
 	socket := "unix://" + filepath.Join(dir, "cloche.sock")
-	cmd := command(context.WithoutCancel(ctx), h.bin, "serve", "--home", h.home, "--listen", socket)
+	cmd := command(context.WithoutCancel(ctx), append([]string{h.bin, "serve", "--home", h.home, "--listen", socket}, flags...)...)
 	if err := startAndWait(cmd, "msg=serving", b); err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}

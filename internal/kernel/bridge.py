@@ -8,23 +8,27 @@ which has the type "end". The kernel's own sockets are files in a directory that
 can read.
 """
 
-import asyncio
 import contextlib
 import json
 import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
+import threading
+import time
 
 # Limits in bytes: of a request, of one event, and of all events of a run.
 MAX_REQUEST = 32 << 20
 MAX_EVENT = 12 << 20
 MAX_RUN = 64 << 20
-# Seconds: how long a kernel may take to start, and how long to react to an interrupt.
+# Seconds: how long a kernel may take to start, how long to react to an interrupt, and between two looks
+# whether a silent kernel lives.
 START = 120
 REACT = 5
+LOOK = 0.5
 
 LANGUAGES = {"js": "javascript", "ts": "typescript", "py": "python", "python3": "python"}
 
@@ -65,213 +69,216 @@ def kernel_of(language):
 
 
 class Bridge:
+    """One kernel. A run holds the turn, and alone uses the kernel's sockets."""
+
     def __init__(self, language, cwd, setup):
         self.language, self.cwd, self.setup = language, cwd, setup
         self.token = secrets.token_hex(16)
-        self.turn = asyncio.Lock()
+        self.turn = threading.Lock()
         self.restarts = 0
         self.dir = tempfile.mkdtemp(prefix="cloche-kernel-")
+        self.km = None
 
-    async def start(self):
-        from jupyter_client.manager import AsyncKernelManager
+    def start(self):
+        from jupyter_client.manager import KernelManager
 
-        self.km = AsyncKernelManager(
+        self.km = KernelManager(
             kernel_name=kernel_of(self.language), transport="ipc", ip=os.path.join(self.dir, "s"),
             connection_file=os.path.join(self.dir, "c.json"),
         )  # fmt: skip
-        await self.km.start_kernel(cwd=self.cwd or None, stdout=sys.stderr, stderr=sys.stderr)
-        await self.attach()
+        self.km.start_kernel(cwd=self.cwd or None, stdout=sys.stderr, stderr=sys.stderr)
+        self.attach()
 
-    async def attach(self):
+    def attach(self):
         self.kc = self.km.client()
-        self.kc.start_channels()
-        await self.kc.wait_for_ready(timeout=START)
-        self.replies = asyncio.ensure_future(self.drain(self.kc))
+        self.kc.start_channels(stdin=False, hb=False)
+        self.kc.wait_for_ready(timeout=START)
         if self.language == "python" and self.setup:
-            await self.quiet(self.setup)
+            self.quiet(self.setup)
 
-    async def drain(self, kc):
-        """Reads the replies on the shell channel, which say nothing that the events do not."""
-        with contextlib.suppress(Exception):
+    def messages(self, run):
+        """Returns the messages of a run that have come, without waiting. Other messages are dropped, and the
+        replies on the shell channel too: they say nothing that the events do not."""
+        for channel in self.kc.shell_channel, self.kc.iopub_channel:
             while True:
-                await kc.get_shell_msg()
+                _, m = self.kc.session.recv(channel.socket, mode=zmq.NOBLOCK)
+                if m is None:
+                    break
+                if channel is self.kc.iopub_channel and m["parent_header"].get("msg_id") == run:
+                    yield m["msg_type"], m["content"]
 
-    async def quiet(self, code):
+    def quiet(self, code):
         """Runs code of this program's own."""
         run = self.kc.execute(code, silent=True, store_history=False, allow_stdin=False)
-        with contextlib.suppress(asyncio.TimeoutError):
-            async with asyncio.timeout(REACT) if hasattr(asyncio, "timeout") else contextlib.nullcontext():
-                while True:
-                    m = await self.kc.get_iopub_msg()
-                    if m["parent_header"].get("msg_id") == run and m["content"].get("execution_state") == "idle":
-                        return
+        end = time.monotonic() + REACT
+        while time.monotonic() < end:
+            self.kc.iopub_channel.socket.poll(100)
+            if any(content.get("execution_state") == "idle" for _, content in self.messages(run)):
+                return
 
-    async def restart(self, ask=True):
-        """Starts the kernel anew. What it knew is lost."""
-        self.restarts += 1  # ends the run that holds the turn
-        if ask:
-            async with self.turn:
-                await self.again()
-        else:
-            await self.again()
+    def restart(self):
+        """Starts the kernel anew. What it knew is lost, and a run in progress ends."""
+        self.restarts += 1
+        with self.turn:
+            self.again()
 
-    async def again(self):
-        self.replies.cancel()
+    def again(self):
         self.kc.stop_channels()
-        await self.km.restart_kernel(now=True)
-        await self.attach()
+        self.km.restart_kernel(now=True)
+        self.attach()
 
-    async def serve(self, reader, writer):
-        try:
-            request = json.loads(await reader.readline())
+    def serve(self, conn):
+        with conn, contextlib.suppress(OSError, ValueError):
+            with conn.makefile("rb") as lines:
+                request = json.loads(lines.readline(MAX_REQUEST))
             if not secrets.compare_digest(str(request.get("token", "")), self.token):
                 return
-            out = Output(writer)
+            out = Output(conn)
             if request.get("op") == "restart":
-                await self.restart()
-                await out.end("ok")
-            else:
-                await self.run(request, reader, out)
-        except (ConnectionError, ValueError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    async def run(self, request, reader, out):
-        left = asyncio.ensure_future(reader.read(1))
-        turn = asyncio.ensure_future(self.turn.acquire())
-        try:
-            await asyncio.wait({left, turn}, return_when=asyncio.FIRST_COMPLETED)
-            if left.done():
+                self.restart()
+                out.end("ok")
                 return
-            await self.execute(request, left, out)
-        finally:
-            left.cancel()
-            if turn.done() and not turn.cancelled():
+            while not self.turn.acquire(timeout=LOOK):
+                if gone(conn):
+                    return
+            try:
+                self.run(request, conn, out)
+            finally:
                 self.turn.release()
-            else:
-                turn.cancel()
 
-    async def execute(self, request, left, out):
+    def run(self, request, conn, out):
         env = request.get("env")
         if env:
             if self.language not in SET_ENV:
-                await out.send("error", name="Unsupported", value=f"variables cannot be set for one run in {self.language}", traceback="")
-                return await out.end("error")
-            await self.quiet(SET_ENV[self.language].format(json.dumps(env)))
+                out.error("Unsupported", f"variables cannot be set for one run in {self.language}")
+                return out.end("error")
+            self.quiet(SET_ENV[self.language].format(json.dumps(env)))
         restarts = self.restarts
-        await out.send("started")
+        out.send("started")
+        status = self.execute(request, conn, out, restarts)
+        if status in ("restarted", "died", "hangs"):
+            if status != "restarted":  # the one who restarts waits for the turn
+                self.again()
+        elif env:
+            self.quiet(RESET_ENV[self.language])
+        return out.end("timeout" if status == "hangs" else status)
+
+    def execute(self, request, conn, out, restarts):
+        """Runs code, and returns the status of its end."""
         run = self.kc.execute(request["code"], allow_stdin=False)
-        loop = asyncio.get_running_loop()
-        limit = loop.time() + request["timeout"] if request.get("timeout") else None
+        limit = time.monotonic() + request["timeout"] if request.get("timeout") else None
+        poller = zmq.Poller()
+        poller.register(self.kc.iopub_channel.socket, zmq.POLLIN)
+        poller.register(conn, zmq.POLLIN)
         status, stopped, patience = "ok", None, None
         while True:
-            message = asyncio.ensure_future(self.kc.get_iopub_msg())
-            wait = 0.5 if limit is None or stopped else max(0.0, min(0.5, limit - loop.time()))
-            await asyncio.wait({message} if stopped else {message, left}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-            if message.done() and not message.exception():
-                m = message.result()
-                if m["parent_header"].get("msg_id") == run:
-                    kind, content = m["msg_type"], m["content"]
-                    if kind == "status":
-                        if content["execution_state"] == "idle":
-                            break
-                    elif kind == "error" and not stopped:
-                        status = "error"
-                        await out.send("error", name=content["ename"], value=content["evalue"], traceback="\n".join(content["traceback"]))
-                    elif not (stopped == "left"):
-                        await out.event(kind, content)
-            else:
-                message.cancel()
+            wait = LOOK if limit is None or stopped else max(0.0, min(LOOK, limit - time.monotonic()))
+            ready = dict(poller.poll(wait * 1000))
+            for kind, content in self.messages(run) if self.kc.iopub_channel.socket in ready else ():
+                if kind == "status" and content["execution_state"] == "idle":
+                    if stopped == "timeout":
+                        status = "timeout"
+                        out.error("TimeoutError", f"the code was interrupted after {request['timeout']:g} s")
+                    return status
+                if kind == "error" and not stopped:
+                    status = "error"
+                    out.error(content["ename"], content["evalue"], "\n".join(content["traceback"]))
+                elif stopped != "left":
+                    out.event(kind, content)
             if self.restarts != restarts:
-                status = "restarted"
-                await out.send("error", name="ContextRestarting", value="the context was restarted during the run", traceback="")
-                return await out.end(status)
-            if not await self.km.is_alive():
-                await out.send("error", name="KernelDied", value="the kernel died, and its variables are lost", traceback="")
-                await self.restart(ask=False)
-                return await out.end("died")
-            if not stopped and (left.done() or out.broken):
-                stopped = "left"
-            if not stopped and limit is not None and loop.time() >= limit:
+                out.error("ContextRestarting", "the context was restarted during the run")
+                return "restarted"
+            if not ready and not self.km.is_alive():
+                out.error("KernelDied", "the kernel died, and its variables are lost")
+                return "died"
+            if conn.fileno() in ready or out.broken:
+                with contextlib.suppress(KeyError):
+                    poller.unregister(conn)
+                stopped = stopped or "left"
+            if not stopped and limit is not None and time.monotonic() >= limit:
                 stopped = "timeout"
             if stopped and patience is None:
-                patience = loop.time() + REACT
-                await self.km.interrupt_kernel()
-            elif stopped and loop.time() >= patience:
-                await out.send("error", name="KernelHangs", value="the kernel did not react to an interrupt and was started again; its variables are lost", traceback="")
-                await self.restart(ask=False)
-                return await out.end(stopped)
-        if stopped == "timeout":
-            status = "timeout"
-            await out.send("error", name="TimeoutError", value=f"the code was interrupted after {request['timeout']:g} s", traceback="")
-        if env:
-            await self.quiet(RESET_ENV[self.language])
-        await out.end(status)
+                patience = time.monotonic() + REACT
+                self.km.interrupt_kernel()
+            elif stopped and time.monotonic() >= patience:
+                out.error("KernelHangs", "the kernel did not react to an interrupt and was started again; its variables are lost")
+                return "hangs"
 
-    async def close(self):
+    def close(self):
         with contextlib.suppress(Exception):
-            await self.km.shutdown_kernel(now=True)
+            if self.km:
+                self.km.shutdown_kernel(now=True)
         shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def gone(conn):
+    """Reports whether the other end of a connection has left."""
+    try:
+        return conn.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 class Output:
     """Writes the events of one run. What is over a limit is dropped, and the end says so."""
 
-    def __init__(self, writer):
-        self.writer, self.written, self.truncated, self.broken, self.count = writer, 0, False, False, None
+    def __init__(self, conn):
+        self.conn, self.written, self.truncated, self.broken, self.count = conn, 0, False, False, None
 
-    async def event(self, kind, content):
+    def event(self, kind, content):
         if kind == "execute_input":
             self.count = content["execution_count"]
         elif kind == "stream":
-            await self.send(content["name"] if content["name"] == "stderr" else "stdout", text=content["text"])
+            self.send(content["name"] if content["name"] == "stderr" else "stdout", text=content["text"])
         elif kind in ("display_data", "execute_result", "update_display_data"):
-            await self.send("result", main=kind == "execute_result", data=content["data"])
+            self.send("result", main=kind == "execute_result", data=content["data"])
 
-    async def send(self, kind, **fields):
+    def error(self, name, value, traceback=""):
+        self.send("error", name=name, value=value, traceback=traceback)
+
+    def send(self, kind, **fields):
         line = json.dumps({"type": kind, **fields}, default=str).encode()
-        if len(line) > MAX_EVENT or self.written + len(line) > MAX_RUN and kind not in ("end", "error"):
+        if len(line) > MAX_EVENT or self.written + len(line) > MAX_RUN and kind != "error":
             self.truncated = True
             return
         self.written += len(line)
-        await self.write(line)
+        self.write(line)
 
-    async def end(self, status):
-        await self.write(json.dumps({"type": "end", "status": status, "execution_count": self.count, "truncated": self.truncated}).encode())
+    def end(self, status):
+        self.write(json.dumps({"type": "end", "status": status, "execution_count": self.count, "truncated": self.truncated}).encode())
 
-    async def write(self, line):
+    def write(self, line):
         if self.broken:
             return
         try:
-            self.writer.write(line + b"\n")
-            await self.writer.drain()
-        except ConnectionError:
+            self.conn.sendall(line + b"\n")
+        except OSError:
             self.broken = True
 
 
-async def main(language, cwd, setup):
-    language = LANGUAGES.get(language.lower(), language.lower())
-    bridge = Bridge(language, cwd, setup)
-    loop = asyncio.get_running_loop()
-    over = loop.create_future()
-    for s in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(s, lambda: over.done() or over.set_result(None))
+def main(language, cwd, setup):
+    bridge = Bridge(LANGUAGES.get(language.lower(), language.lower()), cwd, setup)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel's own group gets it
     try:
-        await bridge.start()
-        server = await asyncio.start_server(bridge.serve, "127.0.0.1", 0, limit=MAX_REQUEST)
-        say(port=server.sockets[0].getsockname()[1], token=bridge.token, kernel=bridge.km.kernel_name)
-        await over
-        server.close()
+        bridge.start()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            say(port=server.getsockname()[1], token=bridge.token, kernel=bridge.km.kernel_name)
+            while True:
+                conn, _ = server.accept()
+                conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=bridge.serve, args=(conn,), daemon=True).start()
     except (RuntimeError, OSError) as e:
         give_up("kernel_failed", f"{type(e).__name__}: {e}")
     finally:
-        if hasattr(bridge, "km"):
-            await bridge.close()
+        bridge.close()
 
 
 try:
     import jupyter_client  # noqa: F401
+    import zmq
 except ImportError:
     give_up("no_jupyter", "the image has no Jupyter: its Python cannot import jupyter_client, which comes with ipykernel")
-asyncio.run(main(sys.argv[1], sys.argv[2], globals().get("SETUP", "")))
+main(sys.argv[1], sys.argv[2], globals().get("SETUP", ""))
