@@ -27,6 +27,8 @@ func (s *Server) routes() {
 	s.handle("POST /sandboxes/{id}/pause", pause, s.pause)
 	s.handle("PUT /sandboxes/{id}/network", core.Verb("change_egress"), s.setNetwork)
 	s.handle("GET /sandboxes/{id}/metrics", get, s.metrics)
+	s.handle("GET /sandboxes/{id}/logs", core.Verb("logs"), s.logsV1)
+	s.handle("GET /v2/sandboxes/{id}/logs", core.Verb("logs"), s.logs)
 	s.handle("GET /templates", core.Verb("images"), s.templates)
 	s.handle("GET /v2/templates", core.Verb("images"), s.templates)
 	s.handle("GET /templates/aliases/{alias}", core.Verb("inspect_image"), s.alias)
@@ -43,5 +45,4 @@ func (s *Server) routes() {
 		"POST /templates/tags", "DELETE /templates/tags")
 	refuse("this server has no volumes: use a named workspace", "POST /volumes", "GET /volumes", "GET /volumes/{id}", "DELETE /volumes/{id}")
 	refuse("secrets are set by the operator's policy, and programs never see them", "GET /secrets", "POST /secrets", "GET /secrets/{id}", "POST /secrets/{id}", "DELETE /secrets/{id}")
-	refuse("`cloche logs` shows the output of processes", "GET /sandboxes/{id}/logs", "GET /v2/sandboxes/{id}/logs")
 }
