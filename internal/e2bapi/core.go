@@ -16,6 +16,7 @@ type Core interface {
 	Images(ctx context.Context, caller core.Caller) (api.ImageList, error)
 	InspectImage(ctx context.Context, caller core.Caller, ref string) (api.Image, error)
 	codeinterpreter.Core
+	Logs(ctx context.Context, caller core.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error
 	DialPort(ctx context.Context, caller core.Caller, ref string, port int) (net.Conn, error)
 }
 
@@ -27,7 +28,6 @@ type Sandboxes interface {
 	Extend(ctx context.Context, caller core.Caller, ref string, x api.Extension) (api.Sandbox, error)
 	Pause(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
-	Logs(ctx context.Context, caller core.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error
 	Stats(ctx context.Context, caller core.Caller, ref string) (api.SandboxStats, error)
 	ReplaceEgress(ctx context.Context, caller core.Caller, ref string, p api.EgressPolicy) (api.EgressRules, error)
 }
