@@ -13,6 +13,7 @@ import (
 type Core interface {
 	Callers
 	Sandboxes
+	Snapshots
 	Images(ctx context.Context, caller core.Caller) (api.ImageList, error)
 	InspectImage(ctx context.Context, caller core.Caller, ref string) (api.Image, error)
 	codeinterpreter.Core
@@ -30,6 +31,14 @@ type Sandboxes interface {
 	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Stats(ctx context.Context, caller core.Caller, ref string) (api.SandboxStats, error)
 	ReplaceEgress(ctx context.Context, caller core.Caller, ref string, p api.EgressPolicy) (api.EgressRules, error)
+}
+
+// Snapshots are core's verbs on snapshots of files.
+type Snapshots interface {
+	CreateSnapshot(ctx context.Context, caller core.Caller, ref string, req api.SnapshotRequest) (api.Snapshot, error)
+	Snapshots(ctx context.Context, caller core.Caller) (api.SnapshotList, error)
+	GetSnapshot(ctx context.Context, caller core.Caller, ref string) (api.Snapshot, error)
+	RemoveSnapshot(ctx context.Context, caller core.Caller, ref string) error
 }
 
 // Callers names callers.

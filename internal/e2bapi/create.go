@@ -87,12 +87,12 @@ func (s *Server) create(timeout int64) handler {
 		if err := req.check(); err != nil {
 			return err
 		}
-		image, err := s.imageOf(r, req.TemplateID)
+		image, snapshot, err := s.sourceOf(r, req.TemplateID)
 		if err != nil {
 			return err
 		}
 		spec := api.SandboxSpec{
-			Profile: s.profile, Image: image, Workspace: &api.Workspace{Path: home}, Env: map[string]string{"HOME": home, "E2B_SANDBOX": "true"},
+			Profile: s.profile, Image: image, Snapshot: snapshot, Workspace: &api.Workspace{Path: home}, Env: map[string]string{"HOME": home, "E2B_SANDBOX": "true"},
 			Limits: api.Limits{LifetimeMS: *req.Timeout * 1000}, Labels: map[string]string{"e2b.template": req.TemplateID},
 		}
 		for k, v := range req.EnvVars {

@@ -27,6 +27,9 @@ func (s *Server) routes() {
 	s.handle("POST /sandboxes/{id}/pause", pause, s.pause)
 	s.handle("PUT /sandboxes/{id}/network", core.Verb("change_egress"), s.setNetwork)
 	s.handle("GET /sandboxes/{id}/metrics", get, s.metrics)
+	s.handle("POST /sandboxes/{id}/snapshots", core.Verb("create_snapshot"), s.createSnapshot)
+	s.handle("GET /snapshots", core.Verb("list_snapshots"), s.snapshots)
+	s.handle("DELETE /templates/{id}", core.Verb("remove_snapshot"), s.removeTemplate)
 	s.handle("GET /sandboxes/{id}/logs", core.Verb("logs"), s.logsV1)
 	s.handle("GET /v2/sandboxes/{id}/logs", core.Verb("logs"), s.logs)
 	s.handle("GET /templates", core.Verb("images"), s.templates)
@@ -38,8 +41,7 @@ func (s *Server) routes() {
 			s.handle(p, get, func(http.ResponseWriter, request) error { return unsupported("%s", text) })
 		}
 	}
-	refuse("this server makes no snapshots with memory: `cloche snapshot create` makes snapshots of files",
-		"POST /sandboxes/{id}/snapshots", "POST /sandboxes/{id}/fork", "GET /snapshots", "DELETE /templates/{id}")
+	refuse("this server cannot copy the memory of a sandbox: make a snapshot of its files, and create sandboxes from it", "POST /sandboxes/{id}/fork")
 	refuse("this server builds no templates: import an image with `cloche image import`, and use its name as the template",
 		"POST /v3/templates", "GET /templates/{id}/files/{hash}", "POST /v2/templates/{id}/builds/{build}", "GET /templates/{id}/builds/{build}/status",
 		"POST /templates/tags", "DELETE /templates/tags")

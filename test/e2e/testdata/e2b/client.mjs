@@ -8,6 +8,8 @@ const sb = await Sandbox.create({ metadata: { suite: 'e2e', 'k 1': 'v&=2' }, env
 assert.match(sb.sandboxId, /^[a-z0-9]+$/)
 assert.equal(await sb.isRunning(), true)
 
+assert.match(sb.getHost(8000), new RegExp(`^8000-${sb.sandboxId}\\.`))
+
 // Commands.
 const hi = await sb.commands.run('echo hi $X; pwd; echo err >&2')
 assert.deepEqual([hi.stdout, hi.stderr, hi.exitCode], ['hi 1\n/home/user\n', 'err\n', 0])

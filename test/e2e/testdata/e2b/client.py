@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 
-from e2b import AsyncSandbox, CommandExitException, NotFoundException, Sandbox
+from e2b import AsyncSandbox, CommandExitException, NotFoundException, Sandbox, SandboxException
 
 sb = Sandbox.create(metadata={"suite": "py"}, envs={"X": "1"}, timeout=120)
 hi = sb.commands.run("echo hi $X; pwd")
@@ -66,7 +66,29 @@ assert sb.get_info().state == "paused"
 assert sb.commands.run("echo back").stdout == "back\n"
 assert [p.pid for p in sb.commands.list()] == [left.pid]
 sb.set_timeout(60)
+
+# The network of a sandbox, and a change of it. Nothing is asked of these names.
+net = Sandbox.create(timeout=60, network={"allow_out": ["one.test"], "deny_out": ["0.0.0.0/0"]})
+net.update_network({"allow_out": ["two.test"], "deny_out": ["0.0.0.0/0"]})
+assert net.get_info().network["allow_out"] == ["two.test"], net.get_info().network
+net.kill()
+
+# A snapshot of files, and a sandbox that starts from it.
+sb.files.write("kept.txt", "kept")
+try:
+    sb.create_snapshot()
+    raise AssertionError("a snapshot with memory")
+except SandboxException as e:
+    assert "filesystem" in str(e), e
+snapshot = sb.create_snapshot(name="saved", mode="filesystem")
+assert snapshot.names == ["saved"], snapshot
+assert [s.snapshot_id for s in sb.list_snapshots().next_items()] == [snapshot.snapshot_id]
+copy = Sandbox.create(snapshot.snapshot_id, timeout=60)
+assert copy.files.read("kept.txt") == "kept" and copy.commands.list() == []
+copy.kill()
 sb.kill()
+assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
+assert Sandbox.delete_snapshot(snapshot.snapshot_id) is False
 print("all done", flush=True)
 # The threads of the SDK's HTTP library (pyqwest 0.12 in Python 3.11) can abort the interpreter while it
 # is torn down, after the last check.
