@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -69,6 +70,12 @@ func TestCode(t *testing.T) {
 	}
 	fixture.OnEnginesAnyUser(t, func(t *testing.T, engine string) {
 		h := fixture.New(t)
+		h.Kill9()
+		// The packages may belong to another user.
+		if err := os.WriteFile(filepath.Join(h.Dir, "policy.yaml"), []byte("mounts: [{root: "+packages+"}]\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h.Start()
 		c, err := client.New(client.Options{Host: "unix://" + h.Socket()})
 		if err != nil {
 			t.Fatal(err)
