@@ -86,13 +86,14 @@ func imageBuildCommand(a *command.CLI) *cobra.Command {
 	var user, dir string
 	var quiet bool
 	c := &cobra.Command{
-		Use:   "build [flags] NAME PATH...",
-		Short: "Build an image from this machine's programs",
-		Long: `Build an image from programs of the daemon's machine, each with its libraries
+		Use:     "pack [flags] NAME PATH...",
+		Aliases: []string{"build"}, // its former name
+		Short:   "Pack programs of this machine into an image",
+		Long: `Pack programs of the daemon's machine into an image, each with its libraries
 and interpreter, and from whole directories. Name files that programs load by
 other means too, such as plugins.`,
-		Example: `  cloche image build base /bin/sh /usr/bin/env /usr/bin/git
-  cloche image build --cmd python3 py /usr/bin/python3 /usr/lib/python3 /usr/lib/python3.11`,
+		Example: `  cloche image pack base /bin/sh /usr/bin/env /usr/bin/git
+  cloche image pack --cmd python3 py /usr/bin/python3 /usr/lib/python3 /usr/lib/python3.11`,
 		Args: command.AtLeast(2, "a name and paths"),
 		RunE: func(c *cobra.Command, args []string) error {
 			req := api.ImageBuildRequest{Name: args[0], Paths: args[1:]}
