@@ -36,6 +36,10 @@ func newE2BServer(t *testing.T, flags ...string) *e2bServer {
 	}
 	s := &e2bServer{Fixture: fixture.New(t)}
 	s.Kill9()
+	// What the clients ask for as a tenant.
+	if err := os.WriteFile(filepath.Join(s.Dir, "policy.yaml"), []byte("egress: {allow: [one.test, two.test]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	log, err := os.OpenFile(s.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
