@@ -17,22 +17,16 @@ import (
 // a connection that breaks and continues after the last record that fn got.
 func (c *Client) Audit(ctx context.Context, o api.AuditOptions, fn func(r api.AuditRecord, line []byte) error) error {
 	take := func(line []byte) error {
-		var m struct {
-			api.AuditRecord
-			Error *api.Error `json:"error"`
-		}
-		if err := decode(line, &m); err != nil {
+		m, err := decodeLine[api.AuditRecord](line)
+		if err != nil {
 			return err
-		}
-		if m.Error != nil {
-			return m.Error
 		}
 		if m.Seq <= o.After {
 			return nil
 		}
 		// A new connection asks only for later records.
 		o.After, o.Tail = m.Seq, 0
-		if err := fn(m.AuditRecord, line); err != nil {
+		if err := fn(m, line); err != nil {
 			return &callerError{err}
 		}
 		return nil

@@ -51,22 +51,16 @@ func (c *Client) EgressLog(ctx context.Context, ref string, o api.EgressLogOptio
 		return err
 	}
 	take := func(line []byte) error {
-		var m struct {
-			api.EgressRecord
-			Error *api.Error `json:"error"`
-		}
-		if err := decode(line, &m); err != nil {
+		m, err := decodeLine[api.EgressRecord](line)
+		if err != nil {
 			return err
-		}
-		if m.Error != nil {
-			return m.Error
 		}
 		if o.After > 0 && m.Seq <= o.After {
 			return nil
 		}
 		// A new connection asks only for later records.
 		o.After, o.Tail = m.Seq, 0
-		if err := fn(m.EgressRecord); err != nil {
+		if err := fn(m); err != nil {
 			return &callerError{err}
 		}
 		return nil

@@ -150,17 +150,11 @@ func (f Files) Watch(ctx context.Context, path string, o api.WatchOptions, fn fu
 		q.Set("entries", "true")
 	}
 	return f.c.lines(ctx, http.MethodGet, p, q, nil, func(line []byte) error {
-		var l struct {
-			api.FileChange
-			Error *api.Error `json:"error"`
-		}
-		if err := decode(line, &l); err != nil {
+		v, err := decodeLine[api.FileChange](line)
+		if err != nil {
 			return err
 		}
-		if l.Error != nil {
-			return l.Error
-		}
-		return fn(l.FileChange)
+		return fn(v)
 	})
 }
 

@@ -24,7 +24,7 @@ func (c *Client) Logs(ctx context.Context, ref string, o api.LogOptions, fn func
 		return c.follow(ctx, func(connected func()) error { return c.followLogs(ctx, p, l, fn, connected) })
 	}
 	return c.lines(ctx, http.MethodGet, p, logQuery(o), nil, func(line []byte) error {
-		e, err := decodeLogLine(line)
+		e, err := decodeLine[api.LogEntry](line)
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func (c *Client) followLogs(ctx context.Context, path string, l *logFollower, fn
 	defer resp.Body.Close()
 	connected()
 	err = c.scan(ctx, &watched{resp.Body, hangUp}, func(line []byte) error {
-		e, err := decodeLogLine(line)
+		e, err := decodeLine[api.LogEntry](line)
 		if err != nil {
 			return err
 		}
@@ -64,20 +64,6 @@ func (c *Client) followLogs(ctx context.Context, path string, l *logFollower, fn
 		err = c.failed(ctx, errBroken)
 	}
 	return err
-}
-
-func decodeLogLine(line []byte) (api.LogEntry, error) {
-	var l struct {
-		api.LogEntry
-		Error *api.Error `json:"error"`
-	}
-	if err := decode(line, &l); err != nil {
-		return l.LogEntry, err
-	}
-	if l.Error != nil {
-		return l.LogEntry, l.Error
-	}
-	return l.LogEntry, nil
 }
 
 func logQuery(o api.LogOptions) url.Values {

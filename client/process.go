@@ -176,16 +176,10 @@ func (c *Client) RunCode(ctx context.Context, ref string, r api.CodeRequest, fn 
 		return err
 	}
 	return c.lines(ctx, http.MethodPost, path, nil, r, func(line []byte) error {
-		var l struct {
-			api.CodeEvent
-			Error *api.Error `json:"error"`
-		}
-		if err := decode(line, &l); err != nil {
+		v, err := decodeLine[api.CodeEvent](line)
+		if err != nil {
 			return err
 		}
-		if l.Error != nil {
-			return l.Error
-		}
-		return fn(l.CodeEvent)
+		return fn(v)
 	})
 }

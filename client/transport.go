@@ -163,6 +163,20 @@ func (c *Client) header(h http.Header) http.Header {
 	return h
 }
 
+// decodeLine decodes one line of an answer: a value, or the error that ended the answer.
+func decodeLine[T any](line []byte) (v T, err error) {
+	if err := decode(line, &v); err != nil || !bytes.Contains(line, []byte(`"error"`)) {
+		return v, err
+	}
+	var failed struct {
+		Error *api.Error `json:"error"`
+	}
+	if err := decode(line, &failed); err != nil || failed.Error == nil {
+		return v, err
+	}
+	return v, failed.Error
+}
+
 // plainToTLS is the answer of a Go server to plain HTTP on a TLS port.
 const plainToTLS = "Client sent an HTTP request to an HTTPS server"
 
