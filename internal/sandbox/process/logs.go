@@ -25,6 +25,11 @@ func (m *Runner) Logs(ctx context.Context, caller policy.Caller, ref string, o a
 	if err != nil {
 		return err
 	}
+	return m.readLogs(ctx, s, o, fn)
+}
+
+// readLogs is Logs for a caller that may read the output.
+func (m *Runner) readLogs(ctx context.Context, s *Table, o api.LogOptions, fn func(api.LogEntry) error) (err error) {
 	if o.Follow || o.WaitMS > 0 {
 		defer s.sandbox.Use()()
 	}

@@ -27,24 +27,15 @@ func (m *Runner) FirstLine(ctx context.Context, caller policy.Caller, ref, id st
 	if err != nil {
 		return nil, err
 	}
-	defer s.sandbox.Use()()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(m.o.Context, cancel)()
-	ctx, done := s.sandbox.Attended(ctx)
-	defer done()
 	var line []byte
-	err = m.logs(ctx, s, api.LogOptions{ExecID: id, Stream: api.Stdout, Follow: true}, func(e api.LogEntry) error {
+	err = m.readLogs(ctx, s, api.LogOptions{ExecID: id, Stream: api.Stdout, Follow: true}, func(e api.LogEntry) error {
 		if line = append(line, e.Data...); e.End != "" || bytes.IndexByte(line, '\n') >= 0 || len(line) > maxFirstLine {
 			return errEnough
 		}
 		return nil
 	})
 	if err != nil && !errors.Is(err, errEnough) {
-		if m.o.Context.Err() != nil {
-			return nil, shuttingDown()
-		}
-		return nil, silenced(ctx, err)
+		return nil, err
 	}
 	line, _, ok := bytes.Cut(line, []byte("\n"))
 	if ok && len(line) <= maxFirstLine {
