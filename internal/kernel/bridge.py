@@ -1,7 +1,7 @@
 """Runs one Jupyter kernel and executes code in it for connections at a loopback port.
 
 The program runs inside a sandbox, in the Python of its image, and needs jupyter_client there.
-Arguments: the language of the kernel, and the working directory. When the kernel is ready, it
+Arguments: the language of the kernel in lower case, and the working directory. When the kernel is ready, it
 prints one line of JSON with the port and a token; if there is no such kernel, a line with the
 reason. A connection sends one request, a line of JSON, and reads lines of JSON until the last,
 which has the type "end". The kernel's own sockets are files in a directory that only this user
@@ -29,8 +29,6 @@ MAX_RUN = 64 << 20
 START = 120
 REACT = 5
 LOOK = 0.5
-
-LANGUAGES = {"js": "javascript", "ts": "typescript", "py": "python", "python3": "python"}
 
 # Code that sets and restores environment variables, by language. Each is given JSON.
 SET_ENV = {
@@ -259,7 +257,7 @@ class Output:
 
 
 def main(language, cwd, setup):
-    bridge = Bridge(LANGUAGES.get(language.lower(), language.lower()), cwd, setup)
+    bridge = Bridge(language, cwd, setup)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel's own group gets it
     try:
