@@ -35,15 +35,12 @@ type e2bServer struct {
 }
 
 // openE2B opens the API server for clients of E2B, if the daemon listens at a TCP address or the
-// configuration has an address of its own for them. token is the daemon's.
-func (h *app) openE2B(ctx context.Context, cfg Config, at listeners, token string) (*e2bServer, error) {
+// configuration has an address of its own for them. token and certificate are the daemon's; certificate can
+// be nil.
+func (h *app) openE2B(ctx context.Context, cfg Config, at listeners, token string, certificate *certificate) (*e2bServer, error) {
 	shared := at.tcp()
 	if cfg.E2B.Listen == "" && shared == nil {
 		return nil, nil
-	}
-	certificate, err := openCertificate(cfg.TLSCert, cfg.TLSKey, h.log)
-	if err != nil {
-		return nil, err
 	}
 	data := envd.New(envd.Options{Core: envd.FromCore(h.core), Log: h.log})
 	server, err := e2bapi.New(ctx, e2bapi.Options{

@@ -50,11 +50,15 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	e2b, err := h.openE2B(ctx, cfg, listeners, token)
+	certificate, err := openCertificate(cfg.TLSCert, cfg.TLSKey, h.log)
 	if err != nil {
 		return err
 	}
-	server, err := h.server(cfg, listeners, token, e2b.also())
+	e2b, err := h.openE2B(ctx, cfg, listeners, token, certificate)
+	if err != nil {
+		return err
+	}
+	server, err := h.server(cfg, listeners, token, certificate, e2b.also())
 	if err != nil {
 		return errors.Join(err, e2b.close())
 	}
@@ -97,15 +101,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 }
 
 // server makes what serves the listeners.
-func (h *app) server(cfg Config, listeners listeners, token string, also httpapi.Also) (*httpapi.Server, error) {
+func (h *app) server(cfg Config, listeners listeners, token string, certificate *certificate, also httpapi.Also) (*httpapi.Server, error) {
 	o := httpapi.Options{
 		Core: httpapi.FromCore(h.core), Version: cfg.Version, Logger: h.log, Redact: h.secrets.Redact, Answered: h.core.Answered,
 		Deadlines: cfg.Deadlines, Token: token, Also: also,
 		Hosts: append(h.ownNames(cfg.Listen), cfg.Hosts...), Origins: cfg.Origins,
-	}
-	certificate, err := openCertificate(cfg.TLSCert, cfg.TLSKey, h.log)
-	if err != nil {
-		return nil, err
 	}
 	if certificate != nil {
 		o.Certificate = certificate.get

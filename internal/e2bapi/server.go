@@ -115,7 +115,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.code = codeinterpreter.New(s.core, statusOf, s.redact, s.log)
+	s.code = codeinterpreter.New(codeinterpreter.Options{Core: s.core, Decode: decodeUpTo, Log: s.log, Translate: func(err error) (int, string) {
+		e := s.toWire(err)
+		return e.Code, e.Message
+	}})
 	s.routes()
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.wg.Go(s.sweep)
@@ -270,13 +273,16 @@ func hostName(host string) string {
 
 // decode reads a JSON body leniently: E2B's clients send fields that this server does not know. An empty
 // body is an empty object.
-func decode(r *http.Request, into any) error {
-	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+func decode(r *http.Request, into any) error { return decodeUpTo(r, into, maxBody) }
+
+// decodeUpTo is decode for a body of at most limit bytes.
+func decodeUpTo(r *http.Request, into any, limit int64) error {
+	data, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	switch {
 	case err != nil:
 		return fail(http.StatusBadRequest, "the body could not be read")
-	case len(data) > maxBody:
-		return fail(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", maxBody)
+	case int64(len(data)) > limit:
+		return fail(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", limit)
 	case len(strings.TrimSpace(string(data))) == 0:
 		return nil
 	}

@@ -8,8 +8,6 @@ import (
 	"context"
 	"crypto/subtle"
 	"encoding/json"
-	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -40,19 +38,25 @@ type Core interface {
 	RunCode(ctx context.Context, caller core.Caller, ref string, r api.CodeRequest, fn func(api.CodeEvent) error) error
 }
 
-// Server serves the code contexts of sandboxes. It is safe for concurrent use.
-type Server struct {
-	core   Core
-	status func(api.Code) int
-	redact func(string) string
-	log    *slog.Logger
-	mux    *http.ServeMux
+// Options are what a Server works with. All fields are required.
+type Options struct {
+	Core Core
+	// Decode reads a JSON body of at most limit bytes.
+	Decode func(r *http.Request, into any, limit int64) error
+	// Translate returns the status and the text of an error.
+	Translate func(error) (status int, text string)
+	Log       *slog.Logger
 }
 
-// New makes a Server over core. status translates codes of errors, and redact removes the values of secrets
-// from messages.
-func New(c Core, status func(api.Code) int, redact func(string) string, log *slog.Logger) *Server {
-	s := &Server{core: c, status: status, redact: redact, log: log, mux: http.NewServeMux()}
+// Server serves the code contexts of sandboxes. It is safe for concurrent use.
+type Server struct {
+	o   Options
+	mux *http.ServeMux
+}
+
+// New makes a Server.
+func New(o Options) *Server {
+	s := &Server{o: o, mux: http.NewServeMux()}
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, "OK") })
 	s.mux.HandleFunc("POST /execute", s.handle(s.execute))
 	s.mux.HandleFunc("POST /contexts", s.handle(s.create))
@@ -78,27 +82,14 @@ func (s *Server) handle(h func(w http.ResponseWriter, r *http.Request, sb envd.S
 			return
 		}
 		if err := h(w, r, sb); err != nil {
-			s.log.Debug("a request for code failed", "sandbox", sb.Ref, "path", r.URL.Path, "error", err)
-			status := s.status(api.CodeOf(err))
+			s.o.Log.Debug("a request for code failed", "sandbox", sb.Ref, "path", r.URL.Path, "error", err)
+			status, text := s.o.Translate(err)
 			if status == http.StatusNotImplemented {
 				status = http.StatusNotFound // no kernel; the client for JavaScript shows the text of no other status
 			}
-			http.Error(w, s.message(err), status)
+			http.Error(w, text, status)
 		}
 	}
-}
-
-// message is the text of an error with its hint.
-func (s *Server) message(err error) string {
-	e, ok := errors.AsType[*api.Error](err)
-	if !ok {
-		return "the daemon met an internal error"
-	}
-	text := e.Message
-	if e.Hint != "" {
-		text += " (" + e.Hint + ")"
-	}
-	return s.redact(text)
 }
 
 // contextOf answers with the body that the clients expect for a context that does not exist.
@@ -125,10 +116,10 @@ func wireContext(c api.CodeContext, sb envd.Sandbox) codeContext {
 
 func (s *Server) create(w http.ResponseWriter, r *http.Request, sb envd.Sandbox) error {
 	var req struct{ Language, Cwd string }
-	if err := decode(r, &req); err != nil {
+	if err := s.o.Decode(r, &req, maxBody); err != nil {
 		return err
 	}
-	c, err := s.core.CreateContext(r.Context(), sb.Caller, sb.Ref, api.CodeContextSpec{Language: req.Language, Cwd: req.Cwd})
+	c, err := s.o.Core.CreateContext(r.Context(), sb.Caller, sb.Ref, api.CodeContextSpec{Language: req.Language, Cwd: req.Cwd})
 	if err != nil {
 		return err
 	}
@@ -137,7 +128,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, sb envd.Sandbox)
 }
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, sb envd.Sandbox) error {
-	l, err := s.core.Contexts(r.Context(), sb.Caller, sb.Ref)
+	l, err := s.o.Core.Contexts(r.Context(), sb.Caller, sb.Ref)
 	if err != nil {
 		return err
 	}
@@ -152,7 +143,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, sb envd.Sandbox) e
 }
 
 func (s *Server) restart(w http.ResponseWriter, r *http.Request, sb envd.Sandbox) error {
-	if err := s.core.RestartContext(r.Context(), sb.Caller, sb.Ref, r.PathValue("id")); err != nil {
+	if err := s.o.Core.RestartContext(r.Context(), sb.Caller, sb.Ref, r.PathValue("id")); err != nil {
 		return contextOf(r.PathValue("id"), err)
 	}
 	writeJSON(w, http.StatusOK, nil)
@@ -160,7 +151,7 @@ func (s *Server) restart(w http.ResponseWriter, r *http.Request, sb envd.Sandbox
 }
 
 func (s *Server) remove(w http.ResponseWriter, r *http.Request, sb envd.Sandbox) error {
-	if err := s.core.RemoveContext(context.WithoutCancel(r.Context()), sb.Caller, sb.Ref, r.PathValue("id")); err != nil {
+	if err := s.o.Core.RemoveContext(context.WithoutCancel(r.Context()), sb.Caller, sb.Ref, r.PathValue("id")); err != nil {
 		return contextOf(r.PathValue("id"), err)
 	}
 	writeJSON(w, http.StatusOK, nil)
@@ -178,7 +169,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request, sb envd.Sandbox
 		Language  string            `json:"language"`
 		EnvVars   map[string]string `json:"env_vars"`
 	}
-	if err := decode(r, &req); err != nil {
+	if err := s.o.Decode(r, &req, maxBody); err != nil {
 		return err
 	}
 	if req.ContextID != "" && req.Language != "" {
@@ -187,7 +178,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request, sb envd.Sandbox
 	out := &stream{w: w, rc: http.NewResponseController(w), ended: make(chan struct{})}
 	out.wg.Go(out.beat)
 	defer out.close()
-	err := s.core.RunCode(r.Context(), sb.Caller, sb.Ref, api.CodeRequest{Code: req.Code, Context: req.ContextID, Language: req.Language, Env: req.EnvVars, TimeoutMS: new(int64(0))}, out.event)
+	err := s.o.Core.RunCode(r.Context(), sb.Caller, sb.Ref, api.CodeRequest{Code: req.Code, Context: req.ContextID, Language: req.Language, Env: req.EnvVars, TimeoutMS: new(int64(0))}, out.event)
 	switch {
 	case err == nil:
 		return nil
@@ -195,7 +186,8 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request, sb envd.Sandbox
 		panic(http.ErrAbortHandler) // a stream that ends politely is a run that ended
 	}
 	if out.close(); out.begin() {
-		return out.fail(api.CodeOf(err), s.message(err))
+		_, text := s.o.Translate(err)
+		return out.fail(api.CodeOf(err), text)
 	}
 	return contextOf(req.ContextID, err)
 }
@@ -323,23 +315,6 @@ func unquoted(text string) string {
 		return text[1 : n-1]
 	}
 	return text
-}
-
-// decode reads a JSON body leniently. An empty body is an empty object.
-func decode(r *http.Request, into any) error {
-	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
-	switch {
-	case err != nil:
-		return api.Invalid("body", "the body could not be read")
-	case len(data) > maxBody:
-		return api.Errorf(api.CodeTooLarge, "the body has more than %d bytes", maxBody)
-	case len(bytes.TrimSpace(data)) == 0:
-		return nil
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return api.Invalid("body", "the body is not what this route takes")
-	}
-	return nil
 }
 
 // writeJSON answers with a body. An error of the connection has no one to be told to.
