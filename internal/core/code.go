@@ -30,6 +30,9 @@ func (s *Service) CreateContext(ctx context.Context, caller Caller, ref string, 
 	}
 	out, _ := kernel.Context(p)
 	if _, err := s.bridge(ctx, caller, ref, out); err != nil {
+		if ctx.Err() != nil && spec.ID != "" {
+			return api.CodeContext{}, err // other callers may wait for the context with this ID
+		}
 		if rerr := s.RemoveProcess(context.WithoutCancel(ctx), caller, ref, p.ExecID); rerr != nil && api.CodeOf(rerr) != api.CodeNotFound {
 			s.log.Warn("remove the process of a code context that did not start", "sandbox", ref, "exec", p.ExecID, "error", rerr)
 		}

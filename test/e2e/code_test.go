@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
@@ -44,11 +43,17 @@ func (b codeBox) run(r api.CodeRequest) codeRun {
 }
 
 func (b codeBox) try(ctx context.Context, r api.CodeRequest) (out codeRun, err error) {
+	return b.tell(ctx, r, func() {})
+}
+
+// tell is try that calls begun when the code has printed something.
+func (b codeBox) tell(ctx context.Context, r api.CodeRequest, begun func()) (out codeRun, err error) {
 	err = b.c.RunCode(ctx, "box", r, func(e api.CodeEvent) error {
 		out.last = e
 		switch e.Type {
 		case api.CodeStdout:
 			out.stdout += e.Text
+			begun()
 		case api.CodeError:
 			out.failure = e
 		case api.CodeResult:
@@ -183,19 +188,10 @@ func (b codeBox) failures() {
 	}
 	// A caller that leaves interrupts its run, so the next one does not wait.
 	ctx, cancel := context.WithCancel(b.Context())
-	left := make(chan error, 1)
-	go func() {
-		_, err := b.try(ctx, api.CodeRequest{Code: "print('begun')\nimport time\ntime.sleep(600)"})
-		left <- err
-	}()
-	if !fixture.Poll(func() bool {
-		out, err := b.c.Processes(b.Context(), "box")
-		return err == nil && len(out) > 0
-	}) {
-		b.Error("the context has no process")
+	defer cancel()
+	if out, err := b.tell(ctx, api.CodeRequest{Code: "print('begun', flush=True)\nimport time\ntime.sleep(600)"}, cancel); err == nil {
+		b.Errorf("a run whose caller left: %+v", out)
 	}
-	cancel()
-	<-left
 	if r := b.run(api.CodeRequest{Code: "'next'", TimeoutMS: new(int64(60_000))}); r.text != "'next'" {
 		b.Errorf("the run after it: %+v", r)
 	}
@@ -228,26 +224,14 @@ func (b codeBox) contexts(h *fixture.Fixture) {
 	if r := b.run(api.CodeRequest{Context: "own", Code: "y"}); r.text != "5" {
 		b.Errorf("after four runs: %+v", r)
 	}
-	ended := make(chan codeRun, 1)
-	go func() {
-		out, err := b.try(b.Context(), api.CodeRequest{Context: "own", Code: "print('begun', flush=True)\nimport time\ntime.sleep(600)"})
-		if err != nil {
-			b.Error(err)
-		}
-		ended <- out
-	}()
-	for restarted := false; !restarted; {
-		select {
-		case out := <-ended:
-			if out.last.Status != "restarted" && out.last.Status != "died" {
-				b.Errorf("a run in a context that is restarted: %+v", out)
-			}
-			restarted = true
-		case <-time.After(200 * time.Millisecond):
-			if err := b.c.RestartContext(b.Context(), "box", "own"); err != nil {
-				b.Fatal(err)
-			}
-		}
+	restarted := make(chan error, 1)
+	restart := sync.OnceFunc(func() { go func() { restarted <- b.c.RestartContext(b.Context(), "box", "own") }() })
+	out, err := b.tell(b.Context(), api.CodeRequest{Context: "own", Code: "print('begun', flush=True)\nimport time\ntime.sleep(600)"}, restart)
+	if err != nil || out.last.Status != "restarted" || out.failure.Name != "ContextRestarting" {
+		b.Errorf("a run in a context that is restarted: %+v, %v", out, err)
+	}
+	if err := <-restarted; err != nil {
+		b.Fatal(err)
 	}
 	if r := b.run(api.CodeRequest{Context: "own", Code: "y"}); r.failure.Name != "NameError" {
 		b.Errorf("after a restart: %+v", r)
