@@ -156,9 +156,14 @@ func (h *app) spawnInside(ctx context.Context, sb *client.Sandbox) (measure, err
 	if err != nil {
 		return measure{}, err
 	}
-	ms, err := strconv.ParseFloat(strings.TrimSpace(string(res.Stdout)), 64)
+	return printedMS(string(res.Stdout))
+}
+
+// printedMS is a time that a program printed in ms.
+func printedMS(text string) (measure, error) {
+	ms, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil {
-		return measure{}, fmt.Errorf("read the time that python3 printed: %w", err)
+		return measure{}, fmt.Errorf("read the time that a program printed: %w", err)
 	}
 	return measure{Total: time.Duration(ms * float64(time.Millisecond))}, nil
 }

@@ -11,8 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
@@ -79,11 +77,7 @@ func (b *bench) clients(ctx context.Context) (err error) {
 		return err
 	}
 	var undo []func() error
-	defer func() {
-		for i := len(undo) - 1; i >= 0; i-- {
-			err = errors.Join(err, undo[i]())
-		}
-	}()
+	defer func() { err = errors.Join(err, unwind(&undo)) }()
 	if p.app == nil {
 		return nil
 	}
@@ -124,8 +118,7 @@ func (l lineConn) ask(line string) (measure, error) {
 	if err != nil {
 		return measure{}, err
 	}
-	ms, err := strconv.ParseFloat(strings.TrimSpace(answer), 64)
-	return measure{Total: time.Duration(ms * float64(time.Millisecond))}, err
+	return printedMS(answer)
 }
 
 // codeSubjects are a run of code through the daemon, and the same by Jupyter's client in the sandbox.

@@ -52,11 +52,7 @@ func (b *bench) exec(ctx context.Context) (err error) {
 		return err
 	}
 	var undo []func() error
-	defer func() {
-		for i := len(undo) - 1; i >= 0; i-- {
-			err = errors.Join(err, undo[i]())
-		}
-	}()
+	defer func() { err = errors.Join(err, unwind(&undo)) }()
 	setUp, cancel := context.WithTimeout(ctx, 4*runLimit)
 	defer cancel()
 	subjects, err := b.execSubjects(setUp, p, &undo)

@@ -168,12 +168,14 @@ func newBench(ctx context.Context, o options, root string) (*bench, error) {
 // defers adds what is undone at the end, last first.
 func (b *bench) defers(f func() error) { b.undo = append(b.undo, f) }
 
-func (b *bench) close() error {
+func (b *bench) close() error { return unwind(&b.undo) }
+
+// unwind undoes what was added, last first.
+func unwind(undo *[]func() error) error {
 	var errs []error
-	for len(b.undo) > 0 {
-		last := b.undo[len(b.undo)-1]
-		b.undo = b.undo[:len(b.undo)-1]
-		errs = append(errs, last())
+	for list := *undo; len(list) > 0; list = *undo {
+		*undo = list[:len(list)-1]
+		errs = append(errs, list[len(list)-1]())
 	}
 	return errors.Join(errs...)
 }
