@@ -132,8 +132,8 @@ type ImportOptions struct {
 	Platform string
 }
 
-// ImageBuildRequest builds an image from programs of the daemon's machine.
-type ImageBuildRequest struct {
+// ImagePackRequest builds an image from programs of the daemon's machine.
+type ImagePackRequest struct {
 	Name string `json:"name"`
 	// Paths are absolute paths: programs, which are copied with their libraries and interpreters,
 	// and directories, which are copied completely.
@@ -299,4 +299,91 @@ func (r ImageRef) suffix() string {
 		s += "@" + r.Digest
 	}
 	return s
+}
+
+// ImageBuildRequest says how to build an image from a Dockerfile or from a list of packages. The files that
+// COPY copies are sent beside it.
+type ImageBuildRequest struct {
+	// Name is the name of the image. Callers other than the operator build images of their own tenant,
+	// cloche.local/TENANT/NAME.
+	Name string `json:"name"`
+	// Dockerfile is the text of the Dockerfile. Empty needs Packages.
+	Dockerfile string `json:"dockerfile,omitempty"`
+	// Packages is a list of packages instead of a Dockerfile.
+	Packages *ImagePackages `json:"packages,omitempty"`
+	// Target is the name or the index of the stage to build. Empty is the last one.
+	Target string `json:"target,omitempty"`
+	// Args are the values of ARG.
+	Args map[string]string `json:"args,omitempty"`
+	// Labels are added to the image's labels.
+	Labels map[string]string `json:"labels,omitempty"`
+	// NoCache runs every step, even if its layer is cached.
+	NoCache bool `json:"no_cache,omitempty"`
+	// Secrets are the values of secret mounts. They are in no layer, in no event and in no record.
+	Secrets []BuildSecret `json:"secrets,omitempty"`
+	// Sandbox sets the sandboxes that the steps run in.
+	Sandbox BuildSandbox `json:"sandbox,omitzero"`
+}
+
+// ImagePackages is an image with packages installed.
+type ImagePackages struct {
+	// From is the image below. Empty is DefaultImage.
+	From string `json:"from,omitempty"`
+	// Apt, Pip and Npm are names of packages, as their installers take them.
+	Apt []string `json:"apt,omitempty"`
+	Pip []string `json:"pip,omitempty"`
+	Npm []string `json:"npm,omitempty"`
+}
+
+// BuildSecret is a secret of a build.
+type BuildSecret struct {
+	ID    string `json:"id"`
+	Value Bytes  `json:"value"`
+}
+
+// BuildSandbox is the part of a SandboxSpec that a build can set. Steps run as the user of the Dockerfile, at
+// first as root.
+type BuildSandbox struct {
+	Profile   string      `json:"profile,omitempty"`
+	Engine    string      `json:"engine,omitempty"`
+	Network   string      `json:"network,omitempty"`
+	Egress    *Egress     `json:"egress,omitempty"`
+	Secrets   []SecretUse `json:"secrets,omitempty"`
+	Endpoints []Endpoint  `json:"endpoints,omitempty"`
+	Limits    Limits      `json:"limits,omitzero"`
+}
+
+// BuildEvent is one event of a build. One of Step, Data, Warning, Pull and Image is set.
+type BuildEvent struct {
+	// Step is the step that begins.
+	Step *BuildStep `json:"step,omitempty"`
+	// Data is output of the step's program on Stream.
+	Stream Stream `json:"stream,omitempty"`
+	Data   Bytes  `json:"data,omitempty"`
+	// Warning says what the image will lack.
+	Warning string `json:"warning,omitempty"`
+	// Pull is the progress of a base image.
+	Pull *PullProgress `json:"pull,omitempty"`
+	// Image is the result. It is the last event.
+	Image *Image `json:"image,omitempty"`
+}
+
+// BuildStep is a step of a build.
+type BuildStep struct {
+	// Number counts the steps from 1 to Total.
+	Number int `json:"number"`
+	Total  int `json:"total"`
+	// Stage is the name of the stage, if it has one, and Text the instruction.
+	Stage string `json:"stage,omitempty"`
+	Text  string `json:"text"`
+	// Cached steps have a layer from an earlier build and do not run.
+	Cached bool `json:"cached,omitempty"`
+}
+
+// ImageCommitRequest says how to make an image of a sandbox.
+type ImageCommitRequest struct {
+	// Name is as in ImageBuildRequest.
+	Name string `json:"name"`
+	// Config is put over the configuration of the sandbox's image. Variables are added to its Env.
+	Config *ImageConfig `json:"config,omitempty"`
 }

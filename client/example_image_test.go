@@ -54,7 +54,27 @@ func ExampleClient_ImportImage() {
 func ExampleClient_BuildImage() {
 	c, end := local()
 	defer end()
-	img, err := c.BuildImage(context.Background(), api.ImageBuildRequest{Name: "base", Paths: []string{"/bin/sh", "/usr/bin/git"}})
+	req := api.ImageBuildRequest{Name: "app:1", Dockerfile: "FROM python:3.11-slim\nRUN pip install requests\n"}
+	img, err := c.BuildImage(context.Background(), req, nil, func(e api.BuildEvent) error {
+		if e.Step != nil {
+			fmt.Println(e.Step.Number, e.Step.Text)
+		}
+		return nil
+	})
+	if err != nil {
+		log.Panic(err)
+	}
+	fmt.Println(img.Name)
+	// Output:
+	// 1 FROM python:3.11-slim
+	// 2 RUN pip install requests
+	// app:1
+}
+
+func ExampleClient_PackImage() {
+	c, end := local()
+	defer end()
+	img, err := c.PackImage(context.Background(), api.ImagePackRequest{Name: "base", Paths: []string{"/bin/sh", "/usr/bin/git"}})
 	if err != nil {
 		log.Panic(err)
 	}

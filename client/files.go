@@ -369,6 +369,15 @@ func (c *Client) upload(ctx context.Context, method, path string, q url.Values, 
 	return decode(data, out)
 }
 
+// download opens a raw answer, which the caller closes. An io.EOF means that everything was read.
+func (c *Client) download(ctx context.Context, path string, q url.Values) (io.ReadCloser, error) {
+	resp, err := c.send(ctx, http.MethodGet, path, q, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &body{ctx: ctx, c: c, resp: resp}, nil
+}
+
 // body is the body of a raw answer. It classifies errors. An error of the daemon that arrives as a
 // trailer is returned instead of io.EOF.
 type body struct {

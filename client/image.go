@@ -2,8 +2,11 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"io"
+	"mime/multipart"
 	"net/http"
+	"net/textproto"
 	"net/url"
 
 	"github.com/cloche-dev/cloche/api"
@@ -45,9 +48,98 @@ func (c *Client) Pull(ctx context.Context, req api.PullRequest) (api.Image, erro
 	return c.imageLines(ctx, "/images/pull", req)
 }
 
-// BuildImage builds an image from programs of the daemon's machine.
-func (c *Client) BuildImage(ctx context.Context, req api.ImageBuildRequest) (api.Image, error) {
-	return c.imageLines(ctx, "/images/build", req)
+// PackImage makes an image of programs of the daemon's machine.
+func (c *Client) PackImage(ctx context.Context, req api.ImagePackRequest) (api.Image, error) {
+	return c.imageLines(ctx, "/images/pack", req)
+}
+
+// BuildImage builds an image from a Dockerfile or a list of packages. files is a tar of the files that the
+// Dockerfile copies, compressed or not; nil is none. BuildImage calls fn with each event before the image; its
+// error ends the build. The end of ctx ends the build too.
+func (c *Client) BuildImage(ctx context.Context, req api.ImageBuildRequest, files io.Reader, fn func(api.BuildEvent) error) (api.Image, error) {
+	data, err := json.Marshal(req)
+	if err != nil {
+		return api.Image{}, api.Errorf(api.CodeInvalid, "encode request: %w", err)
+	}
+	r, w := io.Pipe()
+	form := multipart.NewWriter(w)
+	sent := make(chan struct{})
+	go func() { // ends with the request, which closes r
+		defer close(sent)
+		w.CloseWithError(writeBuild(form, data, files))
+	}()
+	defer func() { _ = r.Close(); <-sent }()
+	src := &source{r: r}
+	resp, err := c.send(ctx, http.MethodPost, "/images/build", nil, src, http.Header{"Content-Type": {form.FormDataContentType()}, "Accept": {"application/x-ndjson"}})
+	if rerr := src.failure(); rerr != nil {
+		if resp != nil {
+			resp.Body.Close()
+		}
+		return api.Image{}, api.Errorf(api.CodeCanceled, "read the context of the build: %w", rerr)
+	}
+	if err != nil {
+		return api.Image{}, err
+	}
+	defer resp.Body.Close()
+	var img *api.Image
+	err = c.scan(ctx, resp.Body, func(line []byte) error {
+		e, err := decodeLine[api.BuildEvent](line)
+		if err != nil {
+			return err
+		}
+		if img = e.Image; img != nil {
+			return nil
+		}
+		return fn(e)
+	})
+	if err != nil {
+		return api.Image{}, err
+	}
+	if img == nil {
+		return api.Image{}, brokenAnswer("the daemon ended its answer without an image")
+	}
+	return *img, nil
+}
+
+// writeBuild writes the parts of a build.
+func writeBuild(form *multipart.Writer, request []byte, files io.Reader) error {
+	part, err := form.CreatePart(textproto.MIMEHeader{"Content-Disposition": {`form-data; name="build"`}, "Content-Type": {"application/json"}})
+	if err != nil {
+		return err
+	}
+	if _, err := part.Write(request); err != nil {
+		return err
+	}
+	if files != nil {
+		if part, err = form.CreateFormFile("context", "context.tar"); err != nil {
+			return err
+		}
+		if _, err := io.Copy(part, files); err != nil {
+			return err
+		}
+	}
+	return form.Close()
+}
+
+// CommitImage makes an image of a running sandbox: of its image and what differs from it in the root.
+func (c *Client) CommitImage(ctx context.Context, ref string, req api.ImageCommitRequest) (api.Image, error) {
+	var img api.Image
+	p, err := sandboxPath(ref, "/image")
+	if err != nil {
+		return img, err
+	}
+	return img, c.call(ctx, http.MethodPost, p, nil, req, &img)
+}
+
+// ExportImage writes an image to w as a tar that is an OCI layout and an archive of Docker.
+func (c *Client) ExportImage(ctx context.Context, ref string, w io.Writer) error {
+	r, err := c.download(ctx, "/images/export", url.Values{"image": {ref}})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = io.Copy(w, r)
+	return err
 }
 
 // imageLines makes a call whose answer is lines with an image as the last one.

@@ -34,11 +34,7 @@ func (c *Client) OpenRecording(ctx context.Context, name string) (io.ReadCloser,
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.send(ctx, http.MethodGet, path, nil, nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	return &body{ctx: ctx, c: c, resp: resp}, nil
+	return c.download(ctx, path, nil)
 }
 
 // PutRecording uploads a recording under an unused name.

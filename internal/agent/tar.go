@@ -31,6 +31,11 @@ func (c *Client) TarOut(ctx context.Context, path string, o api.TarOutOptions, w
 	if err != nil {
 		return api.TarReport{}, err
 	}
+	return packFrames(k, w)
+}
+
+// packFrames writes the data of an OpPack to w, and ends the call.
+func packFrames(k *call, w io.Writer) (api.TarReport, error) {
 	defer k.end()
 	for {
 		kind, payload, err := k.next()

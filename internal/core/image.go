@@ -190,8 +190,8 @@ func (s *Service) ImportImage(ctx context.Context, caller Caller, o api.ImportOp
 	})
 }
 
-// BuildImage builds an image from files of this machine.
-func (s *Service) BuildImage(ctx context.Context, caller Caller, req api.ImageBuildRequest) (api.Image, error) {
+// PackImage makes an image from files of this machine.
+func (s *Service) PackImage(ctx context.Context, caller Caller, req api.ImagePackRequest) (api.Image, error) {
 	facts := policy.Facts{Home: s.opts.Home, UserHome: s.opts.UserHome, SocketDirs: s.opts.SocketDirs, Dirs: map[string]policy.DirFact{}}
 	if caller.Operator {
 		for _, p := range req.Paths {
@@ -200,10 +200,10 @@ func (s *Service) BuildImage(ctx context.Context, caller Caller, req api.ImageBu
 	}
 	err := hostfacts.LookAtMounts(&facts)
 	if err == nil {
-		err = policy.DecideBuild(req, facts, caller, s.rules())
+		err = policy.DecidePack(req, facts, caller, s.rules())
 	}
 	d := details{"image": bound(req.Name), "paths": bound(strings.Join(req.Paths, " "))}
-	return s.makeImage(ctx, caller, policy.VerbBuildImage, d, err, func() (api.Image, error) {
+	return s.makeImage(ctx, caller, policy.VerbPackImage, d, err, func() (api.Image, error) {
 		o := image.ImportOptions{Progress: PullProgress(ctx)}
 		if req.Config != nil {
 			o.Config = *req.Config

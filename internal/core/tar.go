@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
@@ -26,6 +27,18 @@ func (s *Service) TarOut(ctx context.Context, caller Caller, ref, path string, o
 	}
 	return s.tar(ctx, caller, policy.VerbTarOut, ref, path, func() (api.TarReport, error) {
 		return s.opts.Sandboxes.TarOut(ctx, caller, ref, path, o, w)
+	})
+}
+
+// Tree lists the filesystem that the directory top of a sandbox lies on, for builds of images.
+func (s *Service) Tree(ctx context.Context, caller Caller, ref, top string, fn func(agent.TreeEntry) error) error {
+	return s.opts.Sandboxes.Tree(ctx, caller, ref, top, fn)
+}
+
+// PackOnly writes a tar of entries below top, for builds of images.
+func (s *Service) PackOnly(ctx context.Context, caller Caller, ref, top string, names []string, w io.Writer) (api.TarReport, error) {
+	return s.tar(ctx, caller, policy.VerbTarOut, ref, top, func() (api.TarReport, error) {
+		return s.opts.Sandboxes.PackOnly(ctx, caller, ref, top, names, w)
 	})
 }
 

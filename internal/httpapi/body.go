@@ -88,6 +88,20 @@ func (w *rawWriter) Write(p []byte) (int, error) {
 // close keeps the deadline from the connection's next request.
 func (w *rawWriter) close() { _ = w.rc.SetWriteDeadline(time.Time{}) }
 
+// raw answers with what write writes. An error after the first byte is a trailer.
+func raw(w http.ResponseWriter, r request, kind string, write func(io.Writer) error) error {
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Trailer", trailerError)
+	out := newRawWriter(w)
+	defer out.close()
+	err := write(out)
+	if err == nil || !out.begun || r.Context().Err() != nil || !readsTrailers(r) {
+		return err
+	}
+	w.Header().Set(trailerError, headerJSON(toWire(err, r)))
+	return nil
+}
+
 // rawReader is a raw body that is given up when its sender gives nothing for
 // stallTimeout. One that moves may take as long as it likes.
 type rawReader struct {

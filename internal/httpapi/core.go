@@ -129,7 +129,11 @@ type Core interface {
 	InspectImage(ctx context.Context, caller core.Caller, ref string) (api.Image, error)
 	PullImage(ctx context.Context, caller core.Caller, req api.PullRequest) (api.Image, error)
 	ImportImage(ctx context.Context, caller core.Caller, o api.ImportOptions, r io.Reader) (api.Image, error)
-	BuildImage(ctx context.Context, caller core.Caller, req api.ImageBuildRequest) (api.Image, error)
+	PackImage(ctx context.Context, caller core.Caller, req api.ImagePackRequest) (api.Image, error)
+	// BuildImage reads files before its first event.
+	BuildImage(ctx context.Context, caller core.Caller, req api.ImageBuildRequest, files io.Reader, tell func(api.BuildEvent)) (api.Image, error)
+	CommitImage(ctx context.Context, caller core.Caller, ref string, req api.ImageCommitRequest) (api.Image, error)
+	ExportImage(ctx context.Context, caller core.Caller, ref string, w io.Writer) error
 	RemoveImage(ctx context.Context, caller core.Caller, ref string) error
 	PruneImages(ctx context.Context, caller core.Caller, req api.ImagePruneRequest) (api.ImagePruneResult, error)
 	CreateWorkspace(ctx context.Context, caller core.Caller, spec api.WorkspaceSpec) (api.WorkspaceInfo, error)

@@ -2,6 +2,10 @@ package httpapi
 
 import (
 	"context"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
 	"net/http"
 	"sync"
 
@@ -19,7 +23,10 @@ func (s images) routes() []route {
 		{http.MethodGet, "/v1/images/inspect", "inspect_image", paceCall, s.inspectImage},
 		{http.MethodPost, "/v1/images/pull", "pull_image", paceWork, s.pullImage},
 		{http.MethodPost, "/v1/images/import", "import_image", paceTransfer, s.importImage},
-		{http.MethodPost, "/v1/images/build", "build_image", paceWork, s.buildImage},
+		{http.MethodPost, "/v1/images/pack", "pack_image", paceWork, s.packImage},
+		{http.MethodPost, "/v1/images/build", "build_image", paceTransfer, s.buildImage},
+		{http.MethodPost, "/v1/sandboxes/{ref}/image", "commit_image", paceWork, s.commitImage},
+		{http.MethodGet, "/v1/images/export", "export_image", paceTransfer, s.exportImage},
 		{http.MethodPost, "/v1/images/prune", "prune_images", paceWork, s.pruneImages},
 	}
 }
@@ -86,8 +93,8 @@ func (s images) pullImage(w http.ResponseWriter, r request) error {
 	})
 }
 
-func (s images) buildImage(w http.ResponseWriter, r request) error {
-	var req api.ImageBuildRequest
+func (s images) packImage(w http.ResponseWriter, r request) error {
+	var req api.ImagePackRequest
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
@@ -95,7 +102,7 @@ func (s images) buildImage(w http.ResponseWriter, r request) error {
 		return err
 	}
 	return s.withProgress(w, r, func(ctx context.Context) (api.Image, error) {
-		return s.core.BuildImage(ctx, r.caller, req)
+		return s.core.PackImage(ctx, r.caller, req)
 	})
 }
 
@@ -126,6 +133,108 @@ func (s images) withProgress(w http.ResponseWriter, r request, do func(context.C
 		return lines.fail(cut(ctx, err), r)
 	}
 	return lines.write(api.ServerMessage{Image: &img})
+}
+
+// buildImage takes the request as JSON, or as the part "build" of a form whose part "context" is a tar of
+// files. The context is read before anything is answered.
+func (s images) buildImage(w http.ResponseWriter, r request) error {
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	var req api.ImageBuildRequest
+	var files io.Reader
+	var in *rawReader
+	if kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err == nil && kind == "multipart/form-data" {
+		in = newRawReader(w, r)
+		defer in.close()
+		if files, err = s.buildForm(multipart.NewReader(in, params["boundary"]), &req); err != nil {
+			return err
+		}
+	} else if err := s.readJSON(w, r, &req); err != nil {
+		return err
+	}
+	ctx, cancel := s.lasting(r)
+	defer cancel()
+	if !accepts(r, ndjson) {
+		img, err := s.core.BuildImage(ctx, r.caller, req, files, func(api.BuildEvent) {})
+		if err != nil {
+			return cut(ctx, err)
+		}
+		writeJSON(w, http.StatusOK, img)
+		return nil
+	}
+	lines := newLineWriter(w, http.StatusOK)
+	defer lines.close()
+	alive := sync.OnceValue(func() func() { return sync.OnceFunc(s.keepAlive(r, cancel, lines.beat)) })
+	img, err := s.core.BuildImage(ctx, r.caller, req, files, func(e api.BuildEvent) {
+		alive()
+		// A build goes on as long as its caller is there.
+		_ = lines.write(e)
+	})
+	alive()()
+	if err != nil {
+		return lines.fail(cut(ctx, err), r)
+	}
+	return lines.write(api.BuildEvent{Image: &img})
+}
+
+// buildForm reads the first part of a form and returns the second; nil is none.
+func (s images) buildForm(form *multipart.Reader, req *api.ImageBuildRequest) (io.Reader, error) {
+	malformed := func(err error) error {
+		return api.Invalid("body", "the form is malformed").WithHint(`send the part "build" with JSON, then the part "context" with a tar`).WithCause(err)
+	}
+	first, err := form.NextPart()
+	if err != nil || first.FormName() != "build" {
+		return nil, malformed(err)
+	}
+	data, err := io.ReadAll(io.LimitReader(first, s.maxBody+1))
+	if err != nil {
+		return nil, malformed(err)
+	}
+	if int64(len(data)) > s.maxBody {
+		return nil, api.Errorf(api.CodeTooLarge, "the part \"build\" is over %d bytes", s.maxBody)
+	}
+	if err := decodeJSON(data, req); err != nil {
+		return nil, err
+	}
+	second, err := form.NextPart()
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil || second.FormName() != "context":
+		return nil, malformed(err)
+	}
+	return second, nil
+}
+
+// exportImage answers with a tar.
+func (s images) exportImage(w http.ResponseWriter, r request) error {
+	ref, err := imageOf(r)
+	if err != nil {
+		return err
+	}
+	return raw(w, r, "application/x-tar", func(out io.Writer) error {
+		return s.core.ExportImage(r.Context(), r.caller, ref, out)
+	})
+}
+
+// commitImage makes an image of a sandbox.
+func (s images) commitImage(w http.ResponseWriter, r request) error {
+	var req api.ImageCommitRequest
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readJSON(w, r, &req); err != nil {
+		return err
+	}
+	ctx, cancel := s.lasting(r)
+	defer cancel()
+	img, err := s.core.CommitImage(ctx, r.caller, r.ref(), req)
+	if err != nil {
+		return cut(ctx, err)
+	}
+	writeJSON(w, http.StatusOK, img)
+	return nil
 }
 
 // importImage takes the archive as the body, whatever it is.

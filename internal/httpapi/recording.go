@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"io"
 	"net/http"
 )
 
@@ -36,16 +37,9 @@ func (s endpoints) readRecording(w http.ResponseWriter, r request) error {
 	if err := queryOf(r).end(); err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", recordingType)
-	w.Header().Set("Trailer", trailerError)
-	out := newRawWriter(w)
-	defer out.close()
-	err := s.core.ReadRecording(r.Context(), r.caller, clip(r.PathValue("name"), 80), out)
-	if err == nil || !out.begun || r.Context().Err() != nil || !readsTrailers(r) {
-		return err
-	}
-	w.Header().Set(trailerError, headerJSON(toWire(err, r)))
-	return nil
+	return raw(w, r, recordingType, func(out io.Writer) error {
+		return s.core.ReadRecording(r.Context(), r.caller, clip(r.PathValue("name"), 80), out)
+	})
 }
 
 func (s endpoints) putRecording(w http.ResponseWriter, r request) error {

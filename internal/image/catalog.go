@@ -25,6 +25,7 @@ import (
 //	roots/<hex>.erofs   a root filesystem, named after the layers it is made of
 //	images/<hex>.json   what is known of the image with that digest
 //	blobs/<hex>         layers as they were transferred, and .part what is coming
+//	layers/<hex>.json   which blob is the layer that a step of a build made
 //	names.json          which name is which image
 //	locks/, temp/       of what is being made
 type catalog struct {
@@ -64,12 +65,14 @@ type imageRecord struct {
 	// Root is the name of the file in roots, Size its length, and Disk what it
 	// occupies.
 	Root string `json:"root"`
-	Size int64  `json:"size"`
-	Disk int64  `json:"disk"`
+	// OnHost: the tools of this machine are mounted over it, as in host.
+	OnHost bool  `json:"on_host,omitempty"`
+	Size   int64 `json:"size"`
+	Disk   int64 `json:"disk"`
 }
 
 func openCatalog(dir string) (*catalog, error) {
-	for _, sub := range []string{"", "roots", "images", "blobs", "locks", "temp"} {
+	for _, sub := range []string{"", "roots", "images", "blobs", "layers", "locks", "temp"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, fmt.Errorf("make image store: %w", err)
 		}

@@ -201,7 +201,7 @@ func NotHere(ref string) error {
 }
 
 // resolveImage is Resolve for everything but host.
-func (s *Store) resolveImage(ref string, need Need) (Rootfs, error) {
+func (s *Store) resolveImage(ctx context.Context, ref string, need Need) (Rootfs, error) {
 	r, name, err := s.find(ref)
 	if err != nil {
 		return Rootfs{}, err
@@ -220,6 +220,19 @@ func (s *Store) resolveImage(ref string, need Need) (Rootfs, error) {
 	}
 	if root.User == "" {
 		root.User = "root"
+	}
+	if !r.OnHost {
+		return root, nil
+	}
+	host, err := s.Resolve(ctx, api.DefaultImage, Need{})
+	if err != nil {
+		return Rootfs{}, err
+	}
+	root.Mounts, root.Masks, root.MissingHint = host.Mounts, host.Masks, HostHint
+	for name, value := range host.Env {
+		if !slices.ContainsFunc(r.Config.Env, func(line string) bool { return strings.HasPrefix(line, name+"=") }) {
+			root.Env[name] = value
+		}
 	}
 	return root, nil
 }

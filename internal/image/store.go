@@ -98,7 +98,7 @@ func OpenWith(dir string, o Options) (*Store, error) {
 // api.CodeInvalid.
 func (s *Store) Resolve(ctx context.Context, ref string, need Need) (Rootfs, error) {
 	if ref != api.DefaultImage {
-		return s.resolveImage(ref, need)
+		return s.resolveImage(ctx, ref, need)
 	}
 	extra, err := s.host.checkMountPoints(need)
 	if err != nil {

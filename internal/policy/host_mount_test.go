@@ -220,7 +220,7 @@ func TestBlockedUnderEveryName(t *testing.T) {
 					t.Errorf("%s: refused by %s, want %s", p, err.(*api.Error).Rule, rule)
 				}
 				if rule != "" && as.Operator {
-					err := policy.DecideBuild(api.ImageBuildRequest{Paths: []string{p}}, f, as, set)
+					err := policy.DecidePack(api.ImagePackRequest{Paths: []string{p}}, f, as, set)
 					if api.CodeOf(err) != api.CodeDenied {
 						t.Errorf("an image is made of %s: %v", p, err)
 					}

@@ -360,6 +360,9 @@ func (j imageJudge) granted(n rules.ImageName) (rule string) {
 		if err == nil && n.Canonical() == own.Canonical() {
 			return "profile"
 		}
+		if ownImage(j.caller.Tenant, n) {
+			return rules.ByBuiltin
+		}
 		if i := slices.IndexFunc(j.rules.Images, func(p string) bool { return matchImage(p, &n) }); i >= 0 {
 			return rules.ElementAt("images", i)
 		}
@@ -369,6 +372,10 @@ func (j imageJudge) granted(n rules.ImageName) (rule string) {
 
 // registry judges the registry that an image would come from.
 func (j imageJudge) registry(host string) *api.Error {
+	if host == BuiltRegistry {
+		return rules.Denied("builtin", "image", "nothing is fetched from %s: it is where images that were built here have their names", host).
+			WithHint("`cloche image ls` lists the images that are here")
+	}
 	if key, r, ok := j.rules.Registry(host); ok && r.Blocked {
 		return rules.Denied("registries."+key+".blocked", "image", "nothing may be fetched from %s: the operator blocks it", host).
 			WithHint("use an image that is here, or one of another registry")
@@ -381,10 +388,32 @@ func (j imageJudge) registry(host string) *api.Error {
 	return nil
 }
 
-// DecideBuild grants the operator an image of files of this machine, or returns why not. An image
+// BuiltRegistry is the registry of the names of images that were built here. Nothing is pulled from it.
+const BuiltRegistry = "cloche.local"
+
+// ownImage reports whether the name is one of the images that a tenant has built.
+func ownImage(tenant string, n rules.ImageName) bool {
+	return tenant != "" && n.Ref.Registry == BuiltRegistry && strings.HasPrefix(n.Ref.Repository, tenant+"/")
+}
+
+// DecideImageName checks whether the caller can give this name to an image that it builds or commits. The
+// names of all tenants are in one store, so each tenant has its own part of them.
+func DecideImageName(name string, caller Caller) error {
+	n, err := rules.ParseImage(name)
+	if err != nil {
+		return err
+	}
+	if caller.Operator || ownImage(caller.Tenant, n) {
+		return nil
+	}
+	e := rules.Denied("operator_only", "name", "image %s is not one of tenant %s", rules.Quote(name), rules.Quote(caller.Tenant))
+	return e.WithHint("name it %s/%s/NAME", BuiltRegistry, caller.Tenant)
+}
+
+// DecidePack grants the operator an image of files of this machine, or returns why not. An image
 // cannot contain what no sandbox can see. facts must have each path of the request in Dirs.
-func DecideBuild(req api.ImageBuildRequest, facts Facts, caller Caller, set rules.Rules) error {
-	if err := AuthorizeHost(caller, VerbBuildImage); err != nil {
+func DecidePack(req api.ImagePackRequest, facts Facts, caller Caller, set rules.Rules) error {
+	if err := AuthorizeHost(caller, VerbPackImage); err != nil {
 		return err
 	}
 	d := &decision{facts: facts, caller: caller, rules: set}

@@ -289,7 +289,7 @@ func TestDecidePull(t *testing.T) {
 		_, err := pull(ref, operator)
 		want{code: api.CodeInvalid, field: "image"}.check(t, err)
 	}
-	for _, verb := range []policy.Verb{policy.VerbImportImage, policy.VerbBuildImage, policy.VerbRemoveImage, policy.VerbPruneImages} {
+	for _, verb := range []policy.Verb{policy.VerbImportImage, policy.VerbPackImage, policy.VerbRemoveImage, policy.VerbPruneImages} {
 		want{code: api.CodeDenied, rule: "operator_only"}.check(t, policy.AuthorizeHost(tenant, verb))
 		if err := policy.AuthorizeHost(operator, verb); err != nil {
 			t.Error(err)

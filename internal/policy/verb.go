@@ -77,7 +77,10 @@ const (
 	VerbInspectImage Verb = "inspect_image"
 	VerbPullImage    Verb = "pull_image"
 	VerbImportImage  Verb = "import_image"
+	VerbPackImage    Verb = "pack_image"
 	VerbBuildImage   Verb = "build_image"
+	VerbCommitImage  Verb = "commit_image"
+	VerbExportImage  Verb = "export_image"
 	VerbRemoveImage  Verb = "remove_image"
 	VerbPruneImages  Verb = "prune_images"
 
@@ -136,7 +139,7 @@ func Verbs() []Verb {
 		VerbCreate, VerbRun, VerbRemove, VerbStop, VerbKill, VerbExec, VerbStart, VerbSignal, VerbResize, VerbStdin, VerbAttach,
 		VerbPort, VerbOpenPort, VerbClosePort, VerbHeartbeat, VerbExtend, VerbPause, VerbResume, VerbRemoveProcess, VerbWriteFile, VerbMoveFile, VerbRemoveFile, VerbTarIn,
 		VerbDoctor, VerbCreateWorkspace, VerbRemoveWorkspace, VerbCommit, VerbRollback, VerbSnapshot, VerbRemoveSnapshot,
-		VerbPullImage, VerbImportImage, VerbBuildImage, VerbRemoveImage, VerbPruneImages, VerbCreateKey, VerbListKeys, VerbRevokeKey,
+		VerbPullImage, VerbImportImage, VerbPackImage, VerbBuildImage, VerbCommitImage, VerbRemoveImage, VerbPruneImages, VerbCreateKey, VerbListKeys, VerbRevokeKey,
 		VerbVerifyAudit, VerbChangeEgress, VerbAnswer, VerbAddEndpoint, VerbRemoveEndpoint, VerbServeEndpoint,
 		VerbJob, VerbCancelJob, VerbContinueJob,
 		VerbPutRecording, VerbRemoveRecording,
@@ -149,7 +152,7 @@ func Verbs() []Verb {
 func ObservingVerbs() []Verb {
 	return []Verb{
 		VerbGet, VerbList, VerbLogs, VerbProcesses, VerbWait, VerbEvents, VerbReadFile, VerbStatFile, VerbListFiles, VerbTarOut,
-		VerbStatus, VerbImages, VerbGetWorkspace, VerbListWorkspaces, VerbDiff, VerbSnapshots, VerbGetSnapshot, VerbInspectImage,
+		VerbStatus, VerbImages, VerbGetWorkspace, VerbListWorkspaces, VerbDiff, VerbSnapshots, VerbGetSnapshot, VerbInspectImage, VerbExportImage,
 		VerbExplain, VerbVersion, VerbReadAudit, VerbAuditUsage, VerbEgress, VerbEgressLog, VerbApprovals, VerbSecrets, VerbEndpoints,
 		VerbJobs, VerbGetJob,
 		VerbRecordings, VerbGetRecording,
@@ -162,7 +165,7 @@ func ObservingVerbs() []Verb {
 // share.
 func operatorOnly(v Verb) bool {
 	switch v {
-	case VerbDoctor, VerbMetrics, VerbImportImage, VerbBuildImage, VerbRemoveImage, VerbPruneImages, VerbCreateKey, VerbListKeys, VerbRevokeKey, VerbVerifyAudit:
+	case VerbDoctor, VerbMetrics, VerbImportImage, VerbPackImage, VerbRemoveImage, VerbPruneImages, VerbCreateKey, VerbListKeys, VerbRevokeKey, VerbVerifyAudit:
 		return true
 	}
 	return false

@@ -296,7 +296,7 @@ func imageCalls() map[string]stoppedCall {
 			return did(c.ImportImage(ctx, bytes.NewReader(rootTar()), api.ImportOptions{Name: "imported"}))
 		}},
 		"buildImage": {path: "/v1/images/build", body: `{"name":"built","paths":["/bin/true"]}`, by: func(ctx context.Context, c *client.Client) error {
-			return did(c.BuildImage(ctx, api.ImageBuildRequest{Name: "built", Paths: []string{"/bin/true"}}))
+			return did(c.BuildImage(ctx, api.ImagePackRequest{Name: "built", Paths: []string{"/bin/true"}}))
 		}},
 		"pruneImages": {path: "/v1/images/prune", body: `{"dry_run":true,"max_bytes":0}`, by: func(ctx context.Context, c *client.Client) error {
 			return did(c.PruneImages(ctx, api.ImagePruneRequest{DryRun: true}))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
@@ -82,8 +83,55 @@ func (c *Core) ImportImage(_ context.Context, _ core.Caller, o api.ImportOptions
 	return c.addImage(ref.Familiar(), "tar", nil, ""), nil
 }
 
-// BuildImage builds of any paths.
-func (c *Core) BuildImage(_ context.Context, _ core.Caller, req api.ImageBuildRequest) (api.Image, error) {
+// BuildImage "runs" each line of the Dockerfile.
+func (c *Core) BuildImage(_ context.Context, _ core.Caller, req api.ImageBuildRequest, files io.Reader, tell func(api.BuildEvent)) (api.Image, error) {
+	if files != nil {
+		if _, err := io.Copy(io.Discard, files); err != nil {
+			return api.Image{}, err
+		}
+	}
+	ref, err := api.ParseImageRef(req.Name)
+	if err != nil {
+		return api.Image{}, err
+	}
+	lines := slices.Collect(strings.Lines(req.Dockerfile))
+	for i, line := range lines {
+		step := &api.BuildStep{Number: i + 1, Total: len(lines), Text: strings.TrimSpace(line), Cached: strings.HasPrefix(line, "COPY")}
+		tell(api.BuildEvent{Step: step})
+		if command, ok := strings.CutPrefix(line, "RUN "); ok {
+			tell(api.BuildEvent{Stream: api.Stdout, Data: api.Bytes(command)})
+		}
+		if line == "RUN false\n" {
+			return api.Image{}, api.Errorf(api.CodeState, "line %d: RUN false: exit status 1", i+1)
+		}
+	}
+	return c.addImage(ref.Familiar(), "build", nil, ""), nil
+}
+
+// CommitImage makes an image of any sandbox.
+func (c *Core) CommitImage(ctx context.Context, caller core.Caller, ref string, req api.ImageCommitRequest) (api.Image, error) {
+	if _, err := c.Get(ctx, caller, ref); err != nil {
+		return api.Image{}, err
+	}
+	name, err := api.ParseImageRef(req.Name)
+	if err != nil {
+		return api.Image{}, err
+	}
+	return c.addImage(name.Familiar(), "build", req.Config, ""), nil
+}
+
+// ExportImage writes the name of an image.
+func (c *Core) ExportImage(ctx context.Context, caller core.Caller, ref string, w io.Writer) error {
+	img, err := c.InspectImage(ctx, caller, ref)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, img.Name)
+	return err
+}
+
+// PackImage packs any paths.
+func (c *Core) PackImage(_ context.Context, _ core.Caller, req api.ImagePackRequest) (api.Image, error) {
 	if len(req.Paths) == 0 {
 		return api.Image{}, api.Invalid("paths", "build %q: 0 paths were given", req.Name).WithHint("give 1 to 1024")
 	}

@@ -9,7 +9,7 @@ import (
 // Version is the protocol that this build speaks, and MinVersion the oldest that
 // it still does: a sandbox that the previous release made is still spoken to.
 const (
-	Version    = 9
+	Version    = 10
 	MinVersion = 1
 )
 
@@ -110,6 +110,27 @@ const OpUsage Op = "usage"
 // api.FileChange, the first of kind api.FileReady, then KindEnd when the directory is gone.
 const OpWatchFiles Op = "watch_files"
 
+// OpTree lists the files of one filesystem, since version 10: KindData frames of lines of JSON, each a
+// TreeEntry, then KindEnd.
+const OpTree Op = "tree"
+
+// TreeEntry is a file of an OpTree. A directory comes before what is in it.
+type TreeEntry struct {
+	// Path is relative to the path of the request.
+	Path api.Bytes `json:"path"`
+	// Mode, UID, GID, Ino, Dev and Size are those of stat(2). The times are in ns since 1970.
+	Mode  uint32 `json:"mode"`
+	UID   uint32 `json:"uid,omitempty"`
+	GID   uint32 `json:"gid,omitempty"`
+	Ino   uint64 `json:"ino"`
+	Dev   uint64 `json:"dev"`
+	Size  int64  `json:"size,omitempty"`
+	Mtime int64  `json:"mtime"`
+	Ctime int64  `json:"ctime"`
+	// Mount is a directory at which another filesystem is mounted.
+	Mount bool `json:"mount,omitempty"`
+}
+
 // Usage is what runs inside.
 type Usage struct {
 	// Processes is how many there are beside the agent.
@@ -135,6 +156,8 @@ func (o Op) Since() int {
 		return 8
 	case OpWatchFiles:
 		return 9
+	case OpTree:
+		return 10
 	}
 	return 1
 }
@@ -291,12 +314,18 @@ type LargeFile struct {
 // CopyHardLinksSince is the version since which an OpPack makes copies of hard links.
 const CopyHardLinksSince = 8
 
+// TarOnlySince is the version since which an OpPack can name what it packs.
+const TarOnlySince = 10
+
 // Tar says how an OpPack or OpUnpack goes about it. Paths are relative and clean.
 type Tar struct {
 	Exclude   []api.Bytes `json:"exclude,omitempty"`
 	KeepLinks bool        `json:"keep_links,omitempty"`
 	// CopyHardLinks is the field of api.TarOutOptions, since version CopyHardLinksSince.
 	CopyHardLinks bool `json:"copy_hard_links,omitempty"`
+	// Only has an OpPack pack these alone: of a directory, the entry without what is in it. Since
+	// version TarOnlySince.
+	Only []api.Bytes `json:"only,omitempty"`
 	// The rest is for OpUnpack. KeepOwner takes the archive's owners, not Request.User.
 	KeepOwner bool              `json:"keep_owner,omitempty"`
 	Atomic    bool              `json:"atomic,omitempty"`

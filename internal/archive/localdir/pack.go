@@ -23,6 +23,12 @@ func Pack(w io.Writer, dir string, exclude []string, report *api.TarReport) erro
 	return packAs(w, dir, packer{exclude: exclude, report: report})
 }
 
+// PackWhere is Pack with a function that says what is omitted, which gets clean paths with slashes. What is below
+// an omitted directory is asked for too unless prune is set.
+func PackWhere(w io.Writer, dir string, skip func(path string) bool, prune bool, report *api.TarReport) error {
+	return packAs(w, dir, packer{skip: skip, walkSkipped: !prune, report: report})
+}
+
 // PackRoot is Pack for a root filesystem: it keeps owners, all bits of the modes and
 // hard links.
 func PackRoot(w io.Writer, dir string, report *api.TarReport) error {
@@ -49,6 +55,9 @@ type packer struct {
 	report *api.TarReport
 	// exclude are clean paths with slashes.
 	exclude []string
+	// skip says what else is omitted. With walkSkipped, what is below an omitted directory may be wanted.
+	skip        func(path string) bool
+	walkSkipped bool
 	// first is set when files are packed as they are: the name of each inode that
 	// has several, as it was packed.
 	first map[[2]uint64]string
@@ -81,12 +90,22 @@ func (p *packer) entry(name string) error {
 	if slices.Contains(p.exclude, filepath.ToSlash(name)) {
 		return nil
 	}
+	skipped := p.skip != nil && p.skip(filepath.ToSlash(name))
+	if skipped && !p.walkSkipped {
+		return nil
+	}
 	info, err := p.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // gone since the directory was listed
 	}
 	if err != nil {
 		return Error("read", filepath.Join(p.root.Name(), name), err)
+	}
+	if skipped {
+		if info.IsDir() {
+			return p.dir(name)
+		}
+		return nil
 	}
 	h := &tar.Header{Name: filepath.ToSlash(name), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
 	if p.first != nil {

@@ -138,6 +138,18 @@ func ParseEnv(assignments []string, lookup func(string) (string, bool)) (map[str
 	return env, nil
 }
 
+// ParseSecret reads NAME[=ENV][:MODE].
+func ParseSecret(text string) (api.SecretUse, error) {
+	rest, mode, moded := strings.Cut(text, ":")
+	name, env, named := strings.Cut(rest, "=")
+	use := api.SecretUse{Name: name, Env: env, Mode: api.SecretMode(mode)}
+	if name == "" || named && env == "" || moded && use.Mode != api.SecretPlaceholder && use.Mode != api.SecretEnv {
+		return use, api.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", terminal.Clip(text)).
+			WithHint("name a secret that \"cloche secret ls\" lists, the variable for it and %s or %s: openai=OPENAI_API_KEY:%s", api.SecretPlaceholder, api.SecretEnv, api.SecretPlaceholder)
+	}
+	return use, CheckText("secrets", text)
+}
+
 // ParseLabels reads K=V.
 func ParseLabels(flag string, assignments []string) (map[string]string, error) {
 	if len(assignments) == 0 {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"math"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,8 +12,13 @@ import (
 
 // AtLeast is the argument rule of verbs that take several.
 func AtLeast(n int, what string) cobra.PositionalArgs {
+	return Between(n, math.MaxInt, what)
+}
+
+// Between is the argument rule of verbs that take from n to most.
+func Between(n, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
-		if len(args) < n {
+		if len(args) < n || len(args) > most {
 			return api.Invalid("arguments", "%s: %s, want %s", c.CommandPath(), Counted(len(args), "argument"), what).WithHint(`"%s --help" shows how`, c.CommandPath())
 		}
 		return nil

@@ -29,8 +29,8 @@ Without a daemon, these commands use the home directly.`,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
-		ListCommand(a), PullCommand(a), imageImportCommand(a), imageBuildCommand(a), imageInspectCommand(a),
-		RemoveCommand(a), imagePruneCommand(a),
+		ListCommand(a), PullCommand(a), imageImportCommand(a), imageBuildCommand(a), imageCommitCommand(a), imageExportCommand(a), imagePackCommand(a),
+		imageInspectCommand(a), RemoveCommand(a), imagePruneCommand(a),
 	)
 	return c
 }

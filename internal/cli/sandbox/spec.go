@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -119,7 +118,7 @@ func (f *SpecFlags) Spec(set func(string) bool, abs command.Absolute, lookup fun
 		return s, err
 	}
 	for _, text := range f.secrets {
-		use, err := parseSecret(text)
+		use, err := command.ParseSecret(text)
 		if err != nil {
 			return s, err
 		}
@@ -269,16 +268,4 @@ func readFlagFile(src string, left int64) (api.File, error) {
 		file.Mode = uint32(info.Mode().Perm())
 	}
 	return file, nil
-}
-
-// parseSecret reads NAME[=ENV][:MODE].
-func parseSecret(text string) (api.SecretUse, error) {
-	rest, mode, moded := strings.Cut(text, ":")
-	name, env, named := strings.Cut(rest, "=")
-	use := api.SecretUse{Name: name, Env: env, Mode: api.SecretMode(mode)}
-	if name == "" || named && env == "" || moded && use.Mode != api.SecretPlaceholder && use.Mode != api.SecretEnv {
-		return use, api.Invalid("secrets", "--secret %q is not NAME[=ENV][:MODE]", terminal.Clip(text)).
-			WithHint("name a secret that \"cloche secret ls\" lists, the variable for it and %s or %s: openai=OPENAI_API_KEY:%s", api.SecretPlaceholder, api.SecretEnv, api.SecretPlaceholder)
-	}
-	return use, command.CheckText("secrets", text)
 }

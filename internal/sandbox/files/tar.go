@@ -22,6 +22,23 @@ func (f *Files) TarOut(ctx context.Context, caller policy.Caller, ref, path stri
 	})
 }
 
+// Tree lists the filesystem that the directory top lies on.
+func (f *Files) Tree(ctx context.Context, caller policy.Caller, ref, top string, fn func(agent.TreeEntry) error) error {
+	_, err := onAgent(ctx, f, caller, policy.VerbTarOut, ref, func(ctx context.Context, c *agent.Client, _ api.Sandbox) (none, error) {
+		return none{}, c.Tree(ctx, top, fn)
+	})
+	return err
+}
+
+// PackOnly writes a tar of entries below top, which do not include what is in them.
+func (f *Files) PackOnly(ctx context.Context, caller policy.Caller, ref, top string, names []string, w io.Writer) (api.TarReport, error) {
+	return onAgent(ctx, f, caller, policy.VerbTarOut, ref, func(ctx context.Context, c *agent.Client, _ api.Sandbox) (api.TarReport, error) {
+		sum := sha256.New()
+		report, err := c.PackOnly(ctx, top, names, io.MultiWriter(sum, w))
+		return summed(report, sum, err)
+	})
+}
+
 // TarIn unpacks a tar into a directory, which is made when it is missing.
 func (f *Files) TarIn(ctx context.Context, caller policy.Caller, ref, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
 	return onAgent(ctx, f, caller, policy.VerbTarIn, ref, func(ctx context.Context, c *agent.Client, sb api.Sandbox) (api.TarReport, error) {

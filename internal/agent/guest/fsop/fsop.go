@@ -65,6 +65,8 @@ func (fo *Files) onFile(p *session.Call, name string, req *wire.Request) error {
 		return p.JSON(wire.KindReply, list)
 	case wire.OpLarge:
 		return p.JSON(wire.KindReply, large(name, req.Least))
+	case wire.OpTree:
+		return tree(p, name)
 	case wire.OpWatchFiles:
 		dir, err := pathwalk.Open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if err != nil {

@@ -47,6 +47,8 @@ type packer struct {
 	report  api.TarReport
 	links   map[[2]uint64]string // nil makes copies of hard links
 	exclude pathwalk.PathSet
+	// only are the entries that are packed, with above, the directories on the way to them; nil is all.
+	only, above map[string]bool
 	// roots are the names of the directory itself, in front of which an absolute
 	// link leads to something in it; none keeps links as they are.
 	roots []string
@@ -68,6 +70,9 @@ func (fo *Files) tarOut(p *session.Call, name string, o wire.Tar) error {
 	k := &packer{tw: tar.NewWriter(out), links: map[[2]uint64]string{}, exclude: pathwalk.NewPathSet(o.Exclude), buf: make([]byte, 256<<10)}
 	if o.CopyHardLinks {
 		k.links = nil
+	}
+	if o.Only != nil {
+		k.choose(o.Only)
 	}
 	if !o.KeepLinks {
 		k.roots = []string{path.Clean(name)}
@@ -93,6 +98,17 @@ func (fo *Files) tarOut(p *session.Call, name string, o wire.Tar) error {
 		return pathwalk.FileError("pack", name, err)
 	}
 	return p.JSON(wire.KindReply, k.report)
+}
+
+// choose packs these entries alone.
+func (k *packer) choose(only []api.Bytes) {
+	k.only, k.above = make(map[string]bool, len(only)), map[string]bool{}
+	for _, name := range only {
+		k.only[string(name)] = true
+		for dir := path.Dir(string(name)); dir != "." && !k.above[dir]; dir = path.Dir(dir) {
+			k.above[dir] = true
+		}
+	}
 }
 
 func (k *packer) skip(name, reason string) {
@@ -127,7 +143,7 @@ func (k *packer) entry(dir int, e pathwalk.Dirent, name string, depth int) error
 	if k.report.Entries >= maxTarEntries {
 		return api.Errorf(api.CodeTooLarge, "there are more than %d files, which is the most that a tar may hold", maxTarEntries)
 	}
-	if k.exclude.Holds(name) {
+	if k.exclude.Holds(name) || k.only != nil && !k.only[name] && !k.above[name] {
 		return nil
 	}
 	if depth == 0 && isStaging(e.Name) {
@@ -180,8 +196,13 @@ func (k *packer) entry(dir int, e pathwalk.Dirent, name string, depth int) error
 			k.skip(name, fmt.Sprintf("it is nested deeper than %d directories", maxTarDepth))
 			return nil
 		}
-		if err := k.header(header(name+"/", &st, tar.TypeDir)); err != nil {
-			return err
+		if k.only == nil || k.only[name] {
+			if err := k.header(header(name+"/", &st, tar.TypeDir)); err != nil {
+				return err
+			}
+		}
+		if k.only != nil && !k.above[name] {
+			return nil
 		}
 		return k.directory(fd, name+"/", depth+1)
 	}
@@ -254,6 +275,11 @@ func (k *packer) regular(fd int, name string, st *unix.Stat_t) error {
 		}
 		if len(k.links) < maxLinks {
 			k.links[id] = name
+		}
+	}
+	if k.only != nil {
+		if n, err := unix.Fgetxattr(fd, "security.capability", nil); err == nil && n > 0 {
+			k.skip(name, "its file capabilities are lost")
 		}
 	}
 	h := header(name, st, tar.TypeReg)
