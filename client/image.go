@@ -54,7 +54,7 @@ func (c *Client) PackImage(ctx context.Context, req api.ImagePackRequest) (api.I
 }
 
 // BuildImage builds an image from a Dockerfile or a list of packages. files is a tar of the files that the
-// Dockerfile copies, compressed or not; nil is none. BuildImage calls fn with each event before the image; its
+// Dockerfile copies, compressed or not, or nil. BuildImage calls fn with each event before the image; its
 // error ends the build. The end of ctx ends the build too.
 func (c *Client) BuildImage(ctx context.Context, req api.ImageBuildRequest, files io.Reader, fn func(api.BuildEvent) error) (api.Image, error) {
 	data, err := json.Marshal(req)

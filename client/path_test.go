@@ -21,7 +21,7 @@ import (
 // notInPath are the methods with texts that go into no path of a URL, by the place of each
 // among the method's texts: files, scripts and what else is in a body or a query.
 var notInPath = map[string][]int{
-	"InspectImage": {0}, "RemoveImage": {0}, "RemoveByKey": {0}, "RunShell": {0}, "RunPython": {0}, "Shell": {1},
+	"InspectImage": {0}, "RemoveImage": {0}, "ExportImage": {0}, "RemoveByKey": {0}, "RunShell": {0}, "RunPython": {0}, "Shell": {1},
 	"ReadFile": {1}, "OpenFile": {1}, "WriteFile": {1}, "WriteFileFrom": {1}, "StatFile": {1}, "ListFiles": {1, 2}, "MakeDir": {1},
 	"MoveFile": {1, 2}, "RemoveFile": {1}, "TarOut": {1}, "TarIn": {1},
 	"OpenSkillFile": {1}, "WriteSkillFile": {1}, "RemoveSkillFile": {1},

@@ -29,7 +29,7 @@ func (f *fakeDaemon) image(w http.ResponseWriter, r *http.Request, p string) {
 		answer(w, api.ImageList{Images: []api.Image{{Name: "host", Description: "this machine"}, tool}})
 	case "GET /images/inspect":
 		answer(w, tool)
-	case "POST /images/pull", "POST /images/build":
+	case "POST /images/pull", "POST /images/pack":
 		f.keep(r)
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		for _, m := range f.pulls {
@@ -71,7 +71,7 @@ func TestImageVerbs(t *testing.T) {
 		{"image rm 0123456789ac", "", "DELETE /v1/images?image=0123456789ac", ""},
 		{"image prune --all", "tool:1 " + someDigest + "\nfreed 5 MiB; images occupy 1 MiB\n", "POST /v1/images/prune", `{"max_bytes":0}`},
 		{"image pull --platform linux/arm64 -q tool:1", "tool:1 " + someDigest + "\n", "POST /v1/images/pull", `{"image":"tool:1","platform":"linux/arm64"}`},
-		{"image build -q --cmd sh --workdir /srv base /bin/sh /usr/bin/env", "tool:1 " + someDigest + "\n", "POST /v1/images/build",
+		{"image pack -q --cmd sh --workdir /srv base /bin/sh /usr/bin/env", "tool:1 " + someDigest + "\n", "POST /v1/images/pack",
 			`{"name":"base","paths":["/bin/sh","/usr/bin/env"],"config":{"working_dir":"/srv","cmd":["sh"]}}`},
 		{"image prune --max 1GiB --dry-run", "tool:1 " + someDigest + "\nwould free 5 MiB; images occupy 1 MiB\n", "POST /v1/images/prune", `{"max_bytes":1073741824,"dry_run":true}`},
 		{"image prune --max 0", "tool:1 " + someDigest + "\nfreed 5 MiB; images occupy 1 MiB\n", "POST /v1/images/prune", `{"max_bytes":0}`},
@@ -102,7 +102,7 @@ func TestImageVerbs(t *testing.T) {
 			t.Errorf("%s: %v in %+v", args, err, got)
 		}
 	}
-	for _, args := range []string{"image pull", "image pull a b", "image rm", "image inspect", "image build name", "image import", "image prune x", "image prune --max much", "image prune --all --max 1GiB"} {
+	for _, args := range []string{"image pull", "image pull a b", "image rm", "image inspect", "image build", "image pack name", "image import", "image prune x", "image prune --max much", "image prune --all --max 1GiB"} {
 		if got := runCLI(t, homeEnv(home), nil, nil, strings.Fields(args)...); got.status != 125 || !strings.Contains(got.err, "hint: ") {
 			t.Errorf("%s: %+v", args, got)
 		}

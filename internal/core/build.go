@@ -26,7 +26,7 @@ const (
 )
 
 // BuildImage builds an image from a Dockerfile or a list of packages. files is the build's context, a tar;
-// nil is none. tell gets the events, one call at a time, and the image is the last. The sandboxes of the
+// it can be nil. tell gets the events, one call at a time, and the image is the last. The sandboxes of the
 // build are created, and its programs run, as the caller would do it.
 func (s *Service) BuildImage(ctx context.Context, caller Caller, req api.ImageBuildRequest, files io.Reader, tell func(api.BuildEvent)) (api.Image, error) {
 	d := details{"image": bound(req.Name)}
@@ -178,7 +178,7 @@ func (b *buildSandbox) Run(ctx context.Context, p build.Program, output func(api
 	}
 }
 
-// exitStatus is the status of a program that has exited, or the error that says why there is none.
+// exitStatus is the status of a program that has exited, or the error that says why it has no status.
 func exitStatus(res api.Result) (int, error) {
 	switch {
 	case res.TimedOut:
@@ -251,7 +251,7 @@ func (s *Service) CommitImage(ctx context.Context, caller Caller, ref string, re
 		if req.Config != nil {
 			config = mergeConfig(config, *req.Config)
 		}
-		return build.Commit(ctx, s.opts.Images, &buildSandbox{s: s, caller: caller, id: sb.ID, release: func() {}}, req.Name, base, config)
+		return build.Commit(ctx, s.opts.Images, &buildSandbox{s: s, caller: caller, id: sb.ID, release: func() {}}, req.Name, base, sb.CreatedAt, config)
 	})
 }
 

@@ -38,7 +38,7 @@ func verbsWithoutRecord() map[string]string {
 			"Ready Snapshots StatFile Stats Status StatusMany VerifyAudit WaitProcess Workspaces FollowJob Heartbeat",
 		ends:    "CancelJob ClosePort Delete DeleteKeyed DeleteMany Kill Remove RemoveContext RemoveEndpoint RemoveProcess RestartContext Resume RevokeKey SignalProcess Stop",
 		input:   "ResizeProcess WriteStdin",
-		fixture: "Answered Asked AuthorizePublish CloseJobs Ended Exchanged Happened KeepSkills Left RecoverJobs RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
+		fixture: "Tree Answered Asked AuthorizePublish CloseJobs Ended Exchanged Happened KeepSkills Left RecoverJobs RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
 		refuse:  "CreateMany RunStream Hold AnswerApproval ContinueJob",
 	} {
 		for name := range strings.FieldsSeq(names) {
@@ -226,7 +226,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 	}
 	// They need more than this fixture has, and have their own tests or take the same steps.
 	elsewhere := map[string]string{
-		"BuildImage": "image", "RemoveImage": "image", "CommitWorkspace": "workspace", "RollbackWorkspace": "workspace", "InstallSkills": "skill",
+		"BuildImage": "image", "PackImage": "image", "CommitImage": "image", "ExportImage": "image", "RemoveImage": "image", "PackOnly": "image", "CommitWorkspace": "workspace", "RollbackWorkspace": "workspace", "InstallSkills": "skill",
 		"PutRecording": "recording", "ReadRecording": "recording", "RemoveRecording": "recording", "ServeEndpoint": "endpoint", "StartJob": "job",
 	}
 	served := verbsWithoutRecord()

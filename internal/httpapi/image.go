@@ -178,7 +178,7 @@ func (s images) buildImage(w http.ResponseWriter, r request) error {
 	return lines.write(api.BuildEvent{Image: &img})
 }
 
-// buildForm reads the first part of a form and returns the second; nil is none.
+// buildForm reads the first part of a form and returns the second, or nil.
 func (s images) buildForm(form *multipart.Reader, req *api.ImageBuildRequest) (io.Reader, error) {
 	malformed := func(err error) error {
 		return api.Invalid("body", "the form is malformed").WithHint(`send the part "build" with JSON, then the part "context" with a tar`).WithCause(err)

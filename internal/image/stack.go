@@ -294,7 +294,7 @@ func configFile(platform v1.Platform, c api.ImageConfig, diffIDs []string) ([]by
 	return data, nil
 }
 
-// Base returns the record of an image that is here, as something to build on. That of host is made first.
+// Base returns the record of an image that is here, as something to build on. The image host is made first.
 func (s *Store) Base(ctx context.Context, ref string) (api.Image, error) {
 	if ref == api.DefaultImage {
 		if _, err := s.Resolve(ctx, ref, Need{}); err != nil {

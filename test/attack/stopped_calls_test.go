@@ -295,8 +295,15 @@ func imageCalls() map[string]stoppedCall {
 		"importImage": {path: "/v1/images/import?name=imported", body: "tar", by: func(ctx context.Context, c *client.Client) error {
 			return did(c.ImportImage(ctx, bytes.NewReader(rootTar()), api.ImportOptions{Name: "imported"}))
 		}},
-		"buildImage": {path: "/v1/images/build", body: `{"name":"built","paths":["/bin/true"]}`, by: func(ctx context.Context, c *client.Client) error {
-			return did(c.BuildImage(ctx, api.ImagePackRequest{Name: "built", Paths: []string{"/bin/true"}}))
+		"packImage": {path: "/v1/images/pack", body: `{"name":"packed","paths":["/bin/true"]}`, by: func(ctx context.Context, c *client.Client) error {
+			return did(c.PackImage(ctx, api.ImagePackRequest{Name: "packed", Paths: []string{"/bin/true"}}))
+		}},
+		"buildImage": {path: "/v1/images/build", body: `{"name":"built","dockerfile":"FROM host\nENV A=b"}`, by: func(ctx context.Context, c *client.Client) error {
+			return did(c.BuildImage(ctx, api.ImageBuildRequest{Name: "built", Dockerfile: "FROM host\nENV A=b"}, nil, func(api.BuildEvent) error { return nil }))
+		}},
+		"exportImage": {path: "/v1/images/export?image=kept", by: func(ctx context.Context, c *client.Client) error { return c.ExportImage(ctx, "kept", io.Discard) }},
+		"commitImage": {path: "/v1/sandboxes/box/image", body: `{"name":"committed"}`, by: func(ctx context.Context, c *client.Client) error {
+			return did(c.CommitImage(ctx, "box", api.ImageCommitRequest{Name: "committed"}))
 		}},
 		"pruneImages": {path: "/v1/images/prune", body: `{"dry_run":true,"max_bytes":0}`, by: func(ctx context.Context, c *client.Client) error {
 			return did(c.PruneImages(ctx, api.ImagePruneRequest{DryRun: true}))

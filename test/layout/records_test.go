@@ -34,6 +34,7 @@ var renames = map[string]string{
 	"internal/engine/hostrootfs/image.go":     "an unpacked image, synced",
 	"internal/engine/enginetest/":             "a program that tests run inside",
 	"internal/cli/sandbox/cp.go":              "a file that the user asked for",
+	"internal/cli/image/build.go":             "a file that the user asked for",
 }
 
 // Only the listed packages rename files, so that no record is written without

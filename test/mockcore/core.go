@@ -24,6 +24,7 @@ type Core struct {
 	Ports
 	Watches
 	Code
+	ImageStore
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox
 	serial    int
@@ -31,7 +32,6 @@ type Core struct {
 	removed   []string
 	events    []api.Event
 	snapshots []api.Snapshot
-	images    []api.Image // but the host
 	// workspaces are the named ones, of all tenants.
 	workspaces []api.WorkspaceInfo
 	ring       keyring

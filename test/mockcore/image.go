@@ -6,13 +6,20 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 )
 
+// ImageStore are the images, which are what was pulled, imported and built.
+type ImageStore struct {
+	mu     sync.Mutex
+	images []api.Image // but the host
+}
+
 // Images has the host, and what was pulled, imported and built.
-func (c *Core) Images(context.Context, core.Caller) (api.ImageList, error) {
+func (c *ImageStore) Images(context.Context, core.Caller) (api.ImageList, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	host := api.Image{Name: api.DefaultImage, Description: "this machine's own tools"}
@@ -20,7 +27,7 @@ func (c *Core) Images(context.Context, core.Caller) (api.ImageList, error) {
 }
 
 // InspectImage finds an image by its name.
-func (c *Core) InspectImage(ctx context.Context, caller core.Caller, ref string) (api.Image, error) {
+func (c *ImageStore) InspectImage(ctx context.Context, caller core.Caller, ref string) (api.Image, error) {
 	all, err := c.Images(ctx, caller)
 	if err != nil {
 		return api.Image{}, err
@@ -39,7 +46,7 @@ func noImage(ref string) error {
 
 // PullImage fetches anything but "gone:1", which no registry has, "broken:1", of
 // which half a layer comes, and "forbidden:1", which a rule refuses.
-func (c *Core) PullImage(ctx context.Context, _ core.Caller, req api.PullRequest) (api.Image, error) {
+func (c *ImageStore) PullImage(ctx context.Context, _ core.Caller, req api.PullRequest) (api.Image, error) {
 	ref, err := api.ParseImageRef(req.Image)
 	if err != nil {
 		return api.Image{}, err
@@ -68,7 +75,7 @@ func (c *Core) PullImage(ctx context.Context, _ core.Caller, req api.PullRequest
 }
 
 // ImportImage reads all of r, which must not be empty.
-func (c *Core) ImportImage(_ context.Context, _ core.Caller, o api.ImportOptions, r io.Reader) (api.Image, error) {
+func (c *ImageStore) ImportImage(_ context.Context, _ core.Caller, o api.ImportOptions, r io.Reader) (api.Image, error) {
 	n, err := io.Copy(io.Discard, r)
 	if err != nil {
 		return api.Image{}, err
@@ -84,7 +91,7 @@ func (c *Core) ImportImage(_ context.Context, _ core.Caller, o api.ImportOptions
 }
 
 // BuildImage "runs" each line of the Dockerfile.
-func (c *Core) BuildImage(_ context.Context, _ core.Caller, req api.ImageBuildRequest, files io.Reader, tell func(api.BuildEvent)) (api.Image, error) {
+func (c *ImageStore) BuildImage(_ context.Context, _ core.Caller, req api.ImageBuildRequest, files io.Reader, tell func(api.BuildEvent)) (api.Image, error) {
 	if files != nil {
 		if _, err := io.Copy(io.Discard, files); err != nil {
 			return api.Image{}, err
@@ -121,7 +128,7 @@ func (c *Core) CommitImage(ctx context.Context, caller core.Caller, ref string, 
 }
 
 // ExportImage writes the name of an image.
-func (c *Core) ExportImage(ctx context.Context, caller core.Caller, ref string, w io.Writer) error {
+func (c *ImageStore) ExportImage(ctx context.Context, caller core.Caller, ref string, w io.Writer) error {
 	img, err := c.InspectImage(ctx, caller, ref)
 	if err != nil {
 		return err
@@ -131,7 +138,7 @@ func (c *Core) ExportImage(ctx context.Context, caller core.Caller, ref string, 
 }
 
 // PackImage packs any paths.
-func (c *Core) PackImage(_ context.Context, _ core.Caller, req api.ImagePackRequest) (api.Image, error) {
+func (c *ImageStore) PackImage(_ context.Context, _ core.Caller, req api.ImagePackRequest) (api.Image, error) {
 	if len(req.Paths) == 0 {
 		return api.Image{}, api.Invalid("paths", "build %q: 0 paths were given", req.Name).WithHint("give 1 to 1024")
 	}
@@ -142,7 +149,7 @@ func (c *Core) PackImage(_ context.Context, _ core.Caller, req api.ImagePackRequ
 	return c.addImage(ref.Familiar(), "build", req.Config, ""), nil
 }
 
-func (c *Core) addImage(name, source string, config *api.ImageConfig, layer string) api.Image {
+func (c *ImageStore) addImage(name, source string, config *api.ImageConfig, layer string) api.Image {
 	at := Epoch()
 	img := api.Image{Name: name, Digest: Digest(name), SizeBytes: 4096, Platform: "linux/amd64", Source: source, Config: config, PulledAt: &at}
 	if layer != "" {
@@ -164,7 +171,7 @@ func Digest(word string) string {
 }
 
 // RemoveImage takes away one that is not "busy:1".
-func (c *Core) RemoveImage(_ context.Context, _ core.Caller, ref string) error {
+func (c *ImageStore) RemoveImage(_ context.Context, _ core.Caller, ref string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ref == "busy:1" {
@@ -178,7 +185,7 @@ func (c *Core) RemoveImage(_ context.Context, _ core.Caller, ref string) error {
 }
 
 // PruneImages takes all images away.
-func (c *Core) PruneImages(_ context.Context, _ core.Caller, req api.ImagePruneRequest) (api.ImagePruneResult, error) {
+func (c *ImageStore) PruneImages(_ context.Context, _ core.Caller, req api.ImagePruneRequest) (api.ImagePruneResult, error) {
 	if req.MaxBytes == nil {
 		return api.ImagePruneResult{}, api.Invalid("max_bytes", "it is not said how much images may occupy").WithHint("give a size")
 	}

@@ -312,7 +312,11 @@ func (u *unpacking) entry(name string, d fs.DirEntry, err error) (made error) {
 			}
 		}()
 	}
-	switch mode := info.Mode(); {
+	mode := info.Mode()
+	if st, ok := info.Sys().(*erofs.Stat); ok {
+		mode = st.Mode // it has the sticky bit
+	}
+	switch {
 	case mode.IsDir():
 		u.dirs = append(u.dirs, dirMode{name, mode.Perm() | mode&fs.ModeSticky | 0o700})
 		if name == "." {

@@ -2,7 +2,7 @@
 // as a layer. It parses Dockerfiles with BuildKit's own parser.
 //
 // A stage of a build has one sandbox, which is created at its first step whose layer is not cached. After a
-// step the agent lists the root filesystem. What differs from the list before, and from the image at first,
+// step the agent lists the root filesystem. What differs from the list before
 // is packed as the step's layer. The result is the base image with the layers over it.
 package build
 
@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"path"
 	"runtime"
 	"strconv"
@@ -42,21 +41,30 @@ type Sandboxes interface {
 // Sandbox is the sandbox of a stage. One goroutine at a time uses it.
 type Sandbox interface {
 	// Run runs a program to its end and kills what it left behind. It returns the exit status, or an error
-	// if there is none.
+	// without one.
 	Run(ctx context.Context, p Program, output func(stream api.Stream, data []byte)) (status int, err error)
 	// Unpack unpacks a tar below a directory, with the owners of the tar.
 	Unpack(ctx context.Context, dir string, tar io.Reader) error
 	// Pack writes a tar of what is below a directory.
 	Pack(ctx context.Context, dir string, w io.Writer) error
-	// Tree lists a filesystem, and PackOnly packs entries of it.
-	Tree(ctx context.Context, top string, fn func(agent.TreeEntry) error) error
-	PackOnly(ctx context.Context, top string, names []string, w io.Writer) (api.TarReport, error)
+	Files
+	Trees
+	Close()
+}
+
+// Files are the files of a sandbox.
+type Files interface {
 	// Stat describes what a path leads to, and ReadFile returns a small file.
 	Stat(ctx context.Context, path string) (api.FileInfo, error)
 	ReadFile(ctx context.Context, path string) ([]byte, error)
 	// Remove removes a file, or a directory with what is in it.
 	Remove(ctx context.Context, path string) error
-	Close()
+}
+
+// Trees lists a filesystem and packs entries of it, as [agent.Client] does.
+type Trees interface {
+	Tree(ctx context.Context, top string, fn func(agent.TreeEntry) error) error
+	PackOnly(ctx context.Context, top string, names []string, w io.Writer) (api.TarReport, error)
 }
 
 // Program is a program to run.
@@ -72,7 +80,7 @@ type Request struct {
 	// Name is the name of the image. Tenant is whose cached layers are used.
 	Name, Tenant string
 	Plan         *Plan
-	// Context are the files that COPY copies; nil is none. The build closes it.
+	// Context are the files that COPY copies. It can be nil.
 	Context *image.Tree
 	// Args are the values of ARG.
 	Args map[string]string
@@ -288,11 +296,8 @@ func (s *stage) start(ctx context.Context) error {
 	if err := s.restoreTmp(ctx, files); err != nil {
 		return err
 	}
-	if s.known, err = knownOf(files); err != nil {
-		return err
-	}
-	now, err := list(ctx, sandbox, "/"+tmp, tmp)
-	maps.Copy(s.known, now.files)
+	now, err := listAll(ctx, sandbox)
+	s.known = now.files
 	return err
 }
 

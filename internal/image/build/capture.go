@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	erofs "github.com/erofs/go-erofs"
 	"golang.org/x/sys/unix"
@@ -31,7 +32,7 @@ type entry struct {
 	mode, uid, gid uint32
 	size, mtime    int64
 	ctime          int64
-	ino, dev       uint64 // 0 in an image
+	ino, dev       uint64 // not in an image
 }
 
 func (e entry) isDir() bool { return e.mode&unix.S_IFMT == unix.S_IFDIR }
@@ -41,17 +42,29 @@ func (e entry) same(old entry) bool {
 	if e.mode != old.mode || e.uid != old.uid || e.gid != old.gid {
 		return false
 	}
-	if e.isDir() {
-		return true
+	return e.isDir() || e.size == old.size && e.mtime == old.mtime && e.ctime == old.ctime && e.ino == old.ino && e.dev == old.dev
+}
+
+// setID are the bits that some engines leave out when they unpack an image.
+const setID = unix.S_ISUID | unix.S_ISGID
+
+// untouched reports whether a file is as it is in the image, and was not changed since the sandbox was
+// created. Some engines mount the image, where the time of change is the time of the content, and others unpack
+// it before.
+func (e entry) untouched(in entry, created int64) bool {
+	if e.mode&^setID != in.mode&^setID || e.uid != in.uid || e.gid != in.gid {
+		return false
 	}
-	return e.size == old.size && e.mtime == old.mtime && e.ctime == old.ctime && (old.ino == 0 || e.ino == old.ino && e.dev == old.dev)
+	if e.ctime >= created && e.ctime != in.ctime {
+		return e.isDir() && e.mode == in.mode
+	}
+	return e.isDir() || e.size == in.size && e.mtime == in.mtime
 }
 
 // known is what the filesystem of a stage has, by path.
 type known map[string]entry
 
-// knownOf is what a sandbox has at first: the files of its image, whose times of change are those of their
-// content.
+// knownOf is what an image has. The times of change are those of the content.
 func knownOf(files *image.Tree) (known, error) {
 	k := known{}
 	err := files.Walk(".", func(name string, info fs.FileInfo) error {
@@ -112,10 +125,21 @@ func list(ctx context.Context, sandbox Sandbox, top, below string) (listing, err
 	return l, err
 }
 
+// listAll lists the root and /tmp.
+func listAll(ctx context.Context, sandbox Sandbox) (listing, error) {
+	now, err := list(ctx, sandbox, "/", "")
+	if err != nil {
+		return listing{}, err
+	}
+	inTmp, err := list(ctx, sandbox, "/"+tmp, tmp)
+	maps.Copy(now.files, inTmp.files)
+	return now, err
+}
+
 // own are files that a sandbox has of its own, whatever the image has.
 func own(name string) bool {
 	switch name {
-	case "etc/hosts", "etc/hostname", "etc/resolv.conf":
+	case "etc/hosts", "etc/hostname", "etc/resolv.conf", ".dockerenv", "run/.containerenv":
 		return true
 	}
 	return strings.HasPrefix(name, ".cloche") // the agent's
@@ -123,7 +147,7 @@ func own(name string) bool {
 
 // capture keeps what the last step changed as a layer.
 func (s *stage) capture(ctx context.Context) (l image.Layer, err error) {
-	l, s.known, err = capture(ctx, s.work.b.Images, s.sandbox, s.known)
+	l, s.known, err = capture(ctx, s.work.b.Images, s.sandbox, s.known, entry.same)
 	for _, note := range l.Notes {
 		s.warn("%s", note)
 	}
@@ -131,17 +155,12 @@ func (s *stage) capture(ctx context.Context) (l image.Layer, err error) {
 }
 
 // capture keeps what differs from what was known of a sandbox as a layer, and returns what is known now.
-func capture(ctx context.Context, images *image.Store, sandbox Sandbox, before known) (image.Layer, known, error) {
-	now, err := list(ctx, sandbox, "/", "")
+func capture(ctx context.Context, images *image.Store, sandbox Sandbox, before known, same func(now, before entry) bool) (image.Layer, known, error) {
+	now, err := listAll(ctx, sandbox)
 	if err != nil {
 		return image.Layer{}, nil, err
 	}
-	inTmp, err := list(ctx, sandbox, "/"+tmp, tmp)
-	if err != nil {
-		return image.Layer{}, nil, err
-	}
-	maps.Copy(now.files, inTmp.files)
-	changed, removed := before.diff(now)
+	changed, removed := before.diff(now, same)
 	if len(changed)+len(removed) == 0 {
 		return image.Layer{}, now.files, nil
 	}
@@ -151,9 +170,9 @@ func capture(ctx context.Context, images *image.Store, sandbox Sandbox, before k
 	return l, now.files, err
 }
 
-// Commit makes an image called name of a sandbox that was created from the image base. Programs that run
-// meanwhile change files while they are read.
-func Commit(ctx context.Context, images *image.Store, sandbox Sandbox, name, base string, config api.ImageConfig) (api.Image, error) {
+// Commit makes an image called name of a sandbox that was created from the image base, not before created.
+// Programs that run meanwhile change files while they are read.
+func Commit(ctx context.Context, images *image.Store, sandbox Sandbox, name, base string, created time.Time, config api.ImageConfig) (api.Image, error) {
 	files, err := images.OpenFiles(ctx, base)
 	if err != nil {
 		return api.Image{}, err
@@ -163,7 +182,7 @@ func Commit(ctx context.Context, images *image.Store, sandbox Sandbox, name, bas
 	if err != nil {
 		return api.Image{}, err
 	}
-	l, _, err := capture(ctx, images, sandbox, before)
+	l, _, err := capture(ctx, images, sandbox, before, func(now, in entry) bool { return now.untouched(in, created.UnixNano()) })
 	if err != nil {
 		return api.Image{}, err
 	}
@@ -172,12 +191,26 @@ func Commit(ctx context.Context, images *image.Store, sandbox Sandbox, name, bas
 
 // diff returns the files that are new or not as they were, and those that are not there any more, without
 // what is below a removed directory. Both are sorted.
-func (k known) diff(now listing) (changed, removed []string) {
+func (k known) diff(now listing, isSame func(now, before entry) bool) (changed, removed []string) {
+	inodes := map[[2]uint64]bool{} // of changed files
+	same := []string{}
 	for name, e := range now.files {
-		if old, ok := k[name]; own(name) || ok && e.same(old) {
-			continue
+		switch old, ok := k[name]; {
+		case own(name):
+		case ok && isSame(e, old):
+			same = append(same, name)
+		default:
+			changed = append(changed, name)
+			if !e.isDir() {
+				inodes[[2]uint64{e.dev, e.ino}] = true
+			}
 		}
-		changed = append(changed, name)
+	}
+	// A new hard link does not change the times of the file everywhere.
+	for _, name := range same {
+		if e := now.files[name]; !e.isDir() && inodes[[2]uint64{e.dev, e.ino}] {
+			changed = append(changed, name)
+		}
 	}
 	hidden := map[string]bool{}
 	for _, name := range now.hidden {

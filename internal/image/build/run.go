@@ -246,7 +246,7 @@ func (m Mount) attachSecret(ctx context.Context, s *stage, env map[string]string
 
 // Caches keeps the files of cache mounts between builds, by tenant and ID.
 type Caches interface {
-	// Open returns a tar of the files; nil is none.
+	// Open returns a tar of the files, or nil without files.
 	Open(tenant, id string) (io.ReadCloser, error)
 	// Save replaces the files with what write writes, a tar.
 	Save(tenant, id string, write func(io.Writer) error) error

@@ -68,7 +68,7 @@ func (l *lister) entry(dir int, base, name string, depth int) error {
 		return nil
 	}
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
-	// Only a directory has the number of the filesystem: a file of an overlay can have that of a layer.
+	// Only a directory has the number of the filesystem: a file of an overlay can have the number of a layer.
 	mount := isDir && st.Dev != l.dev
 	if l.entries++; l.entries > maxTarEntries {
 		return api.Errorf(api.CodeTooLarge, "there are more than %d files, which is the most that a list may hold", maxTarEntries)
