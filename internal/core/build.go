@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"strconv"
 	"sync"
 
@@ -83,7 +84,7 @@ func (s *Service) builder(caller Caller, spec api.BuildSandbox, name string, tel
 		tell(e)
 	}
 	return &build.Builder{
-		Images: s.opts.Images, Log: s.log, Tell: serial,
+		Images: s.opts.Images, Log: s.log, Tell: serial, OneOwner: oneOwner(),
 		Sandboxes: &buildSandboxes{s: s, caller: caller, spec: spec, name: name, tell: serial},
 	}
 }
@@ -194,9 +195,17 @@ func exitStatus(res api.Result) (int, error) {
 
 // Unpack implements build.Sandbox.
 func (b *buildSandbox) Unpack(ctx context.Context, dir string, tar io.Reader) error {
-	_, err := b.s.TarIn(ctx, b.caller, b.id, dir, api.TarInOptions{Owner: api.OwnerKeep}, tar)
+	o := api.TarInOptions{Owner: api.OwnerKeep}
+	if oneOwner() {
+		o.Owner = ""
+	}
+	_, err := b.s.TarIn(ctx, b.caller, b.id, dir, o, tar)
 	return err
 }
+
+// oneOwner reports whether the files of a sandbox can only belong to its root user: those of a daemon without
+// root have one ID.
+func oneOwner() bool { return os.Geteuid() != 0 }
 
 // Pack implements build.Sandbox.
 func (b *buildSandbox) Pack(ctx context.Context, dir string, w io.Writer) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/archive/erofstar"
 )
 
 // Export writes an image as a tar that is both an OCI layout and an archive of Docker, under a name. Its files
@@ -48,7 +49,7 @@ func (s *Store) Export(ctx context.Context, ref, name string, w io.Writer) error
 	defer f.Close()
 	sum := sha256.New()
 	layer := tar.NewWriter(io.MultiWriter(f, sum))
-	if err := (&Packer{Tar: layer}).Add(ctx, tree, ".", ".", nil); err != nil {
+	if err := tree.Pack(ctx, &erofstar.Packer{Tar: layer}, ".", ".", nil); err != nil {
 		return err
 	}
 	if err := layer.Close(); err != nil {

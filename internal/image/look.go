@@ -9,6 +9,7 @@ import (
 	erofs "github.com/erofs/go-erofs"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/archive/erofstar"
 )
 
 // Tree is an image that is open to be looked into. It is not safe for concurrent
@@ -48,18 +49,11 @@ func (t *Tree) Lstat(name string) (Stat, bool) {
 	if err != nil {
 		return Stat{}, false
 	}
-	mode := info.Mode()
-	st := Stat{Type: api.TypeOther, Mode: uint32(mode.Perm())}
+	st := Stat{Type: api.TypeOther, Mode: erofstar.Mode(info)}
 	if sys, ok := info.Sys().(*erofs.Stat); ok {
 		st.UID, st.GID = sys.UID, sys.GID
-		mode = sys.Mode // the one of info lacks the three bits
 	}
-	for bit, is := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
-		if mode&is != 0 {
-			st.Mode |= bit
-		}
-	}
-	switch mode.Type() {
+	switch info.Mode().Type() {
 	case 0:
 		st.Type, st.Size = api.TypeFile, info.Size()
 	case fs.ModeDir:
@@ -70,12 +64,7 @@ func (t *Tree) Lstat(name string) (Stat, bool) {
 	return st, true
 }
 
-func (t *Tree) lstat(name string) (fs.FileInfo, error) {
-	if l, ok := t.root.(fs.ReadLinkFS); ok {
-		return l.Lstat(name)
-	}
-	return fs.Stat(t.root, name)
-}
+func (t *Tree) lstat(name string) (fs.FileInfo, error) { return erofstar.Lstat(t.root, name) }
 
 // Names lists a directory; anything else has no names.
 func (t *Tree) Names(dir string) []string {

@@ -184,7 +184,11 @@ func (b builds) stages() {
 	}
 	got := b.run("app:1", "--user", "0", "--", "/bin/sh", "-c",
 		"cat /data/out.txt; stat -c '%a %u %g' /data/out.txt; cd /whole; cat a.txt b.txt x/c.txt; readlink link 2>/dev/null; stat -c %h out.txt; ls /src 2>&1 | head -c 2; ls /tmp")
-	if want := "hello you\n640 7 8\nABC"; !strings.HasPrefix(got, want) || !strings.Contains(got, "2\nls") {
+	owner := "7 8"
+	if os.Geteuid() != 0 {
+		owner = "0 0"
+	}
+	if want := "hello you\n640 " + owner + "\nABC"; !strings.HasPrefix(got, want) || !strings.Contains(got, "2\nls") {
 		b.Errorf("its files: %q", got)
 	}
 	again := b.build(req, files...)
@@ -217,7 +221,11 @@ func (b builds) stages() {
 	}
 }
 
-const setID = "set-id bits"
+// Cases that not every engine and user has.
+const (
+	setID  = "set-id bits"
+	owners = "modes and owners"
+)
 
 // changes: what a layer holds of a change.
 func (b builds) changes() {
@@ -230,7 +238,7 @@ func (b builds) changes() {
 		{"a file becomes a directory", "echo x > /d\nRUN rm /d; mkdir /d; echo y > /d/f", "cat /d/f", "y\n"},
 		{"a directory is moved", "mkdir -p /a/b; echo x > /a/b/f\nRUN mv /a /z", "ls -d /a 2>/dev/null; cat /z/b/f", "x\n"},
 		{"moved over another", "mkdir /a /c; echo new > /a/f; echo old > /c/f; echo old > /c/g\nRUN rm -r /c; mv /a /c", "cat /c/f; ls /c", "new\nf\n"},
-		{"modes and owners", "echo x > /f; chmod 751 /f; mkdir -m 1777 /d; chown 5:6 /d", "stat -c '%a %u %g' /f /d", "751 0 0\n1777 5 6\n"},
+		{owners, "echo x > /f; chmod 751 /f; mkdir -m 1777 /d; chown 5:6 /d", "stat -c '%a %u %g' /f /d", "751 0 0\n1777 5 6\n"},
 		{setID, "echo x > /f; chmod 4751 /f; mkdir -m 2755 /d", "stat -c %a /f /d", "4751\n2755\n"},
 		{"only a mode", "echo x > /f\nRUN chmod 600 /f", "stat -c %a /f", "600\n"},
 		{"a hard link of a file of the step before", "echo link > /f\nRUN ln /f /g", "stat -c %h /f /g", "2\n2\n"},
@@ -241,6 +249,9 @@ func (b builds) changes() {
 		{"files of the sandbox", "echo nameserver 9.9.9.9 > /etc/resolv.conf; echo mine > /etc/hostname; echo yes > /etc/own", "cat /etc/own; ls /etc | head -c 0", "yes\n"},
 		{"what only tmp has", "echo x > /tmp/f\nRUN cat /tmp/f > /f", "cat /f", "x\n"},
 	} {
+		if tc.name == owners && os.Geteuid() != 0 {
+			continue // all files belong to one user
+		}
 		if tc.name == setID && (b.engine == "docker" || b.engine == "podman") {
 			continue // they unpack images on the host without these bits
 		}
@@ -317,7 +328,6 @@ func (b builds) refusals() {
 		{"FROM base:1\nRUN --network=host true", "--network isn't supported", api.CodeUnsupported},
 		{"FROM base:1\nRUN --mount=type=secret,id=none,required=true true", "needs the secret", api.CodeInvalid},
 		{"FROM base:1\nRUN --mount=type=tmpfs,target=/usr true", "would hide what the image has", api.CodeUnsupported},
-		{"FROM base:1\nCOPY --chown=no-such-user f /x", "no-such-user", api.CodeInvalid},
 		{"FROM base:1\nONBUILD RUN true", "ONBUILD", api.CodeUnsupported},
 		{"FROM base:1\nNONSENSE", "unknown instruction", api.CodeInvalid},
 		{"FROM $EMPTY\nRUN true", "the base is empty", api.CodeInvalid},
@@ -404,13 +414,13 @@ func TestBuildAsTenant(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(h.Dir, "policy.yaml"), []byte("images: [\"base:*\"]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h.Start()
+	addr := startListening(h, "token")
 	as := func(tenant string) builds {
 		var key struct{ Secret string }
 		if err := json.Unmarshal([]byte(h.Must("key", "create", "--tenant", tenant, "--json")), &key); err != nil {
 			t.Fatal(err)
 		}
-		c, err := client.New(client.Options{Host: "unix://" + h.Socket(), Token: key.Secret})
+		c, err := client.New(client.Options{Host: "tcp://" + addr, Token: key.Secret})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -99,6 +99,8 @@ type Builder struct {
 	Images    *image.Store
 	Sandboxes Sandboxes
 	Log       *slog.Logger
+	// OneOwner says that all files in the sandboxes belong to root.
+	OneOwner bool
 	// Tell gets the events of a build, one call at a time.
 	Tell func(api.BuildEvent)
 }

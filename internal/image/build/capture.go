@@ -18,6 +18,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/archive/erofstar"
 	"github.com/cloche-dev/cloche/internal/image"
 )
 
@@ -372,6 +373,6 @@ func (s *stage) restoreTmp(ctx context.Context, files *image.Tree) error {
 		return nil
 	}
 	return s.send(ctx, "/"+tmp, func(w *tar.Writer) error {
-		return (&image.Packer{Tar: w}).Add(ctx, files, tmp, ".", nil)
+		return files.Pack(ctx, &erofstar.Packer{Tar: w}, tmp, ".", nil)
 	})
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
+	"github.com/cloche-dev/cloche/internal/archive/erofstar"
 	"github.com/cloche-dev/cloche/internal/image"
 )
 
@@ -218,9 +219,9 @@ func (c *Copy) identify(ctx context.Context, s *stage) (string, error) {
 		return "", err
 	}
 	w := tar.NewWriter(sum)
-	p := &image.Packer{Tar: w, Change: plain}
+	p := &erofstar.Packer{Tar: w, Change: plain}
 	for _, src := range sources {
-		if err := p.Add(ctx, files, src.path, "x/"+src.info.Name(), skip); err != nil {
+		if err := files.Pack(ctx, p, src.path, "x/"+src.info.Name(), skip); err != nil {
 			return "", err
 		}
 	}
@@ -299,7 +300,7 @@ func (s *stage) copyFiles(ctx context.Context, c *Copy) error {
 			}
 		}
 		if err := s.send(ctx, dir, func(w *tar.Writer) error {
-			return (&image.Packer{Tar: w, Change: change}).Add(ctx, files, src.path, called, skip)
+			return files.Pack(ctx, &erofstar.Packer{Tar: w, Change: change}, src.path, called, skip)
 		}); err != nil {
 			return err
 		}

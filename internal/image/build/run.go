@@ -336,6 +336,10 @@ func (s *stage) owner(ctx context.Context, text string) (ids, error) {
 	if text == "" {
 		return ids{}, nil
 	}
+	if s.work.b.OneOwner {
+		s.warn("the owner %s is not kept: the files in sandboxes of a daemon without root belong to one user", text)
+		return ids{}, nil
+	}
 	user, group, both := strings.Cut(text, ":")
 	out := ids{uid: -1, gid: -1}
 	if n, err := strconv.ParseUint(user, 10, 31); err == nil {
