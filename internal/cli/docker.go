@@ -27,7 +27,7 @@ func dockerVerbs(a *command.CLI) []*cobra.Command {
 // any other word.
 func dockerWord(word string) (hint string, ok bool) {
 	hint, ok = map[string]string{
-		"build":    "build the image elsewhere, write it with `docker save`, and bring it with `cloche image import FILE`; `cloche image pack` makes one of this machine's programs",
+		"build":    "`cloche image build NAME DIRECTORY` builds from the Dockerfile in the directory",
 		"compose":  "a sandbox is what a service is: `cloche create` makes one, `cloche start` runs a process in it, and `cloche job run` runs steps one after the other",
 		"swarm":    "one daemon serves one machine; --host or CLOCHE_HOST names another one",
 		"network":  "a sandbox has no network or one of its own: `cloche run --allow HOST` lets it reach a host, and `cloche egress` shows and changes what it may reach",

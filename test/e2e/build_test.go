@@ -249,11 +249,8 @@ func (b builds) changes() {
 		{"files of the sandbox", "echo nameserver 9.9.9.9 > /etc/resolv.conf; echo mine > /etc/hostname; echo yes > /etc/own", "cat /etc/own; ls /etc | head -c 0", "yes\n"},
 		{"what only tmp has", "echo x > /tmp/f\nRUN cat /tmp/f > /f", "cat /f", "x\n"},
 	} {
-		if tc.name == owners && os.Geteuid() != 0 {
-			continue // all files belong to one user
-		}
-		if tc.name == setID && (b.engine == "docker" || b.engine == "podman") {
-			continue // they unpack images on the host without these bits
+		if os.Geteuid() != 0 && (tc.name == owners || tc.name == setID) {
+			continue // all files belong to one user, and an engine may unpack images without these bits
 		}
 		out, err := b.try(b.Context(), api.ImageBuildRequest{Name: "changed:1", Dockerfile: "FROM base:1\nRUN " + tc.do + "\n"})
 		if err != nil {
@@ -407,20 +404,19 @@ func TestBuildPackages(t *testing.T) {
 
 // TestBuildAsTenant: a tenant builds images of its own, of what it may use, and no other tenant sees them.
 func TestBuildAsTenant(t *testing.T) {
-	h := fixture.New(t)
+	h := fixture.NotStarted(t)
 	h.Must(append([]string{"image", "pack", "-q", "base:1"}, buildPrograms...)...)
 	h.Must("image", "pack", "-q", "private:1", "/bin/sh")
-	h.Kill9()
 	if err := os.WriteFile(filepath.Join(h.Dir, "policy.yaml"), []byte("images: [\"base:*\"]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	addr := startListening(h, "token")
+	addr := startListening(h, strings.Repeat("t", 40))
 	as := func(tenant string) builds {
 		var key struct{ Secret string }
 		if err := json.Unmarshal([]byte(h.Must("key", "create", "--tenant", tenant, "--json")), &key); err != nil {
 			t.Fatal(err)
 		}
-		c, err := client.New(client.Options{Host: "tcp://" + addr, Token: key.Secret})
+		c, err := client.New(client.Options{Host: addr, Token: key.Secret})
 		if err != nil {
 			t.Fatal(err)
 		}

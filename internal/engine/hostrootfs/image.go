@@ -356,5 +356,5 @@ func (u *unpacking) file(name string, info fs.FileInfo) error {
 		return err
 	}
 	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Chmod(info.Mode().Perm()), out.Close())
+	return errors.Join(err, out.Chmod(info.Mode().Perm()), out.Close(), u.root.Chtimes(name, info.ModTime(), info.ModTime()))
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/archive"
 	"github.com/cloche-dev/cloche/internal/archive/erofstar"
 	"github.com/cloche-dev/cloche/internal/image"
 )
@@ -99,8 +100,12 @@ type listing struct {
 	hidden []string
 }
 
-// maxListed bounds the files of a stage.
-const maxListed = 4_000_000
+const (
+	// maxListed bounds the files of a stage.
+	maxListed = 4_000_000
+	// maxLayer bounds the bytes of a layer's files.
+	maxLayer = 64 << 30
+)
 
 // list lists a filesystem. below is put before its names.
 func list(ctx context.Context, sandbox Sandbox, top, below string) (listing, error) {
@@ -321,9 +326,13 @@ func (p *layerPacker) copy(r io.Reader, out *tar.Writer, below string, names []s
 	for _, name := range names {
 		wanted[name] = true
 	}
-	in := tar.NewReader(r)
+	in, err := archive.OpenTar(r, archive.TarOptions{Limits: archive.Limits{Bytes: maxLayer, Entries: maxListed}})
+	if err != nil {
+		return err
+	}
+	defer in.Close()
 	for {
-		h, err := in.Next()
+		e, err := in.Next()
 		if errors.Is(err, io.EOF) {
 			_, err := io.Copy(io.Discard, r) // what follows the end of the archive
 			return err
@@ -331,35 +340,34 @@ func (p *layerPacker) copy(r io.Reader, out *tar.Writer, below string, names []s
 		if err != nil {
 			return err
 		}
-		name := strings.TrimSuffix(h.Name, "/")
-		if !wanted[name] {
-			return api.Errorf(api.CodeSandboxLost, "the sandbox of the build packs a file %.100q that was not asked for", h.Name)
+		if !wanted[e.Path] {
+			return api.Errorf(api.CodeSandboxLost, "the sandbox of the build packs a file %.100q that was not asked for", e.Path)
 		}
-		delete(wanted, name)
-		if strings.HasPrefix(path.Base(name), whiteout) {
-			p.note("/%s: a layer has no files whose names begin with %s", path.Join(below, name), whiteout)
+		delete(wanted, e.Path)
+		if strings.HasPrefix(path.Base(e.Path), whiteout) {
+			p.note("/%s: a layer has no files whose names begin with %s", path.Join(below, e.Path), whiteout)
 			continue
 		}
-		to := &tar.Header{
-			Typeflag: h.Typeflag, Name: path.Join(below, name), Mode: h.Mode & 0o7777, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime, Format: tar.FormatPAX,
+		h := &tar.Header{
+			Name: path.Join(below, e.Path), Mode: int64(e.Mode & 0o7777), Uid: int(e.UID), Gid: int(e.GID), ModTime: e.ModTime, Format: tar.FormatPAX,
 		}
-		switch h.Typeflag {
-		case tar.TypeDir:
-			to.Name += "/"
-		case tar.TypeSymlink:
-			to.Linkname = h.Linkname
-		case tar.TypeLink:
-			if !fs.ValidPath(h.Linkname) {
-				return api.Errorf(api.CodeSandboxLost, "the sandbox of the build packs a link to %.100q", h.Linkname)
-			}
-			to.Linkname = path.Join(below, h.Linkname)
-		case tar.TypeReg:
-			to.Size = h.Size
+		switch e.Kind {
+		case archive.Dir:
+			h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
+		case archive.Symlink:
+			h.Typeflag, h.Linkname = tar.TypeSymlink, e.Target
+		case archive.HardLink:
+			h.Typeflag, h.Linkname = tar.TypeLink, path.Join(below, e.Target)
+		case archive.File:
+			h.Typeflag, h.Size = tar.TypeReg, e.Size
 		default:
 			continue
 		}
-		if err := out.WriteHeader(to); err != nil {
+		if err := out.WriteHeader(h); err != nil {
 			return fmt.Errorf("write layer: %w", err)
+		}
+		if e.Kind != archive.File {
+			continue
 		}
 		if _, err := io.Copy(out, in); err != nil {
 			return err

@@ -1533,14 +1533,104 @@ class PullProgress(_PullProgressMust, total=False):
     total_bytes: int
 
 
-class _ImageBuildRequestMust(TypedDict):
+class _ImagePackRequestMust(TypedDict):
     name: str
     paths: list[str]
     """Absolute: programs, each with what it needs, and directories, each whole."""
 
 
-class ImageBuildRequest(_ImageBuildRequestMust, total=False):
+class ImagePackRequest(_ImagePackRequestMust, total=False):
     """Asks for an image of programs of the daemon's machine."""
+
+    config: ImageConfig
+
+
+class _ImageBuildRequestMust(TypedDict):
+    name: str
+
+
+class ImageBuildRequest(_ImageBuildRequestMust, total=False):
+    """Says how to build an image; it has a Dockerfile or packages."""
+
+    dockerfile: str
+    """The text of the Dockerfile."""
+    packages: ImagePackages
+    target: str
+    """The name or the index of the stage to build; the last one when it is missing."""
+    args: dict[str, str]
+    """The values of ARG."""
+    labels: dict[str, str]
+    """Added to the image's."""
+    no_cache: bool
+    """Runs every step."""
+    secrets: list[BuildSecret]
+    """The values of secret mounts."""
+    sandbox: BuildSandbox
+
+
+_ImagePackagesMayWords = TypedDict("_ImagePackagesMayWords", {"from": 'str'}, total=False)
+
+
+class ImagePackages(_ImagePackagesMayWords, total=False):
+    """An image with packages installed."""
+
+    apt: list[str]
+    pip: list[str]
+    npm: list[str]
+
+
+class BuildSecret(TypedDict):
+    """A secret of a build."""
+
+    id: str
+    value: Bytes
+
+
+class BuildSandbox(TypedDict, total=False):
+    """Sets the sandboxes that the steps of a build run in."""
+
+    profile: str
+    engine: str
+    network: str
+    egress: Egress
+    secrets: list[SecretUse]
+    endpoints: list[Endpoint]
+    limits: Limits
+
+
+class BuildEvent(TypedDict, total=False):
+    """One event of a build."""
+
+    step: BuildStep
+    stream: StreamName
+    data: Bytes
+    warning: str
+    """What the image will lack."""
+    pull: PullProgress
+    image: Image
+
+
+class _BuildStepMust(TypedDict):
+    number: int
+    total: int
+    text: str
+    """The instruction."""
+
+
+class BuildStep(_BuildStepMust, total=False):
+    """A step of a build."""
+
+    stage: str
+    cached: bool
+    """Its layer is from an earlier build."""
+
+
+class _ImageCommitRequestMust(TypedDict):
+    name: str
+
+
+class ImageCommitRequest(_ImageCommitRequestMust, total=False):
+    """Says how to make an image of a sandbox."""
 
     config: ImageConfig
 
