@@ -301,6 +301,10 @@ func (r ImageRef) suffix() string {
 	return s
 }
 
+// BuiltRegistry is the registry in the names of images that were built here, such as
+// cloche.local/TENANT/NAME. Nothing is pulled from it.
+const BuiltRegistry = "cloche.local"
+
 // ImageBuildRequest says how to build an image from a Dockerfile or from a list of packages. The files that
 // COPY copies are sent beside it.
 type ImageBuildRequest struct {

@@ -37,7 +37,7 @@ func dockerWord(word string) (hint string, ok bool) {
 		"update":   "limits are those of the create; `cloche extend` changes how long a sandbox lives, and `cloche egress` what it may reach",
 		"tag":      "an image has the name that it was pulled by, or that `cloche image import --name NAME` gave it",
 		"push":     "Cloche sends images nowhere; `cloche snapshot create` keeps the files of a sandbox on this machine",
-		"save":     "`cloche snapshot create SANDBOX` keeps the files of a sandbox, and `cloche cp SANDBOX:/PATH -` writes them as a tar",
+		"save":     "`cloche image export IMAGE` writes an image, and `cloche cp SANDBOX:/PATH -` the files of a sandbox",
 		"import":   "`cloche image import FILE` takes archives and directories",
 		"prune":    "`cloche image prune` makes images occupy less, and `cloche rm` removes sandboxes",
 		"history":  "`cloche image inspect IMAGE` lists the layers",

@@ -86,7 +86,7 @@ func TestDockerWords(t *testing.T) {
 	f.answers["GET /images"] = api.ImageList{Images: []api.Image{{Name: "team/tool:1", Digest: "sha256:ab"}}}
 	home := f.listen()
 	for word, says := range map[string]string{
-		"build .": "cloche image import", "compose up": "cloche start", "up": "cloche start", "swarm init": "CLOCHE_HOST", "network ls": "cloche egress",
+		"build .": "cloche image build", "compose up": "cloche start", "up": "cloche start", "swarm init": "CLOCHE_HOST", "network ls": "cloche egress",
 		"volume ls": "cloche workspace", "restart box": "cloche start --restart", "rename a b": "cloche create --name", "update x": "cloche extend",
 		"tag a b": "image import --name", "push x": "snapshot create", "save x": "snapshot create", "load": "image import", "login": "config.json",
 		"logout": "config.json", "container ls": "`cloche ls`", "port box": "cloche port ls box", "system df": "cloche doctor", "context ls": "--host",

@@ -50,9 +50,28 @@ func (s *Service) BuildImage(ctx context.Context, caller Caller, req api.ImageBu
 			defer tree.Close()
 			r.Context = tree
 		}
-		img, err := s.builder(caller, req.Sandbox, req.Name, tell).Build(ctx, s.forTenant(r, caller))
 		d["steps"] = strconv.Itoa(plan.Steps())
-		return img, err
+		return s.builder(caller, req.Sandbox, req.Name, tell).Build(ctx, s.forTenant(r, caller))
+	})
+}
+
+// BuildPlan is BuildImage of a plan. r has no tenant and no caches.
+func (s *Service) BuildPlan(ctx context.Context, caller Caller, r build.Request, spec api.BuildSandbox, tell func(api.BuildEvent)) (api.Image, error) {
+	d := details{"image": bound(r.Name), "steps": strconv.Itoa(r.Plan.Steps())}
+	return s.makeImage(ctx, caller, policy.VerbBuildImage, d, policy.DecideImageName(r.Name, caller), func() (api.Image, error) {
+		return s.builder(caller, spec, r.Name, tell).Build(ctx, s.forTenant(r, caller))
+	})
+}
+
+// TagImage gives an image that the caller sees another name.
+func (s *Service) TagImage(ctx context.Context, caller Caller, ref, name string) (api.Image, error) {
+	d := details{"image": bound(name), "of": bound(ref)}
+	img, err := s.InspectImage(ctx, caller, ref)
+	if err == nil {
+		err = policy.DecideImageName(name, caller)
+	}
+	return s.makeImage(ctx, caller, policy.VerbCommitImage, d, err, func() (api.Image, error) {
+		return s.opts.Images.Tag(ctx, img.Digest, name)
 	})
 }
 

@@ -233,7 +233,7 @@ func (s *Service) makeImage(ctx context.Context, caller Caller, verb policy.Verb
 // RemoveImage removes an image, or one of its names.
 func (s *Service) RemoveImage(ctx context.Context, caller Caller, ref string) error {
 	d := details{"image": bound(ref)}
-	if err := policy.AuthorizeHost(caller, policy.VerbRemoveImage); err != nil {
+	if err := policy.AuthorizeRemoveImage(caller, ref); err != nil {
 		return s.refused(ctx, caller, policy.VerbRemoveImage, "", d, err)
 	}
 	if err := s.intend(ctx, caller, policy.VerbRemoveImage, "", d); err != nil {

@@ -226,7 +226,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 	}
 	// They need more than this fixture has, and have their own tests or take the same steps.
 	elsewhere := map[string]string{
-		"BuildImage": "image", "PackImage": "image", "CommitImage": "image", "ExportImage": "image", "RemoveImage": "image", "PackOnly": "image", "CommitWorkspace": "workspace", "RollbackWorkspace": "workspace", "InstallSkills": "skill",
+		"BuildImage": "image", "PackImage": "image", "CommitImage": "image", "ExportImage": "image", "RemoveImage": "image", "PackOnly": "image", "BuildPlan": "image", "TagImage": "image", "CommitWorkspace": "workspace", "RollbackWorkspace": "workspace", "InstallSkills": "skill",
 		"PutRecording": "recording", "ReadRecording": "recording", "RemoveRecording": "recording", "ServeEndpoint": "endpoint", "StartJob": "job",
 	}
 	served := verbsWithoutRecord()

@@ -7,6 +7,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/e2bapi/codeinterpreter"
+	"github.com/cloche-dev/cloche/internal/image/build"
 )
 
 // Core is the part of package core that the control plane and the forwarding of ports need.
@@ -14,8 +15,8 @@ type Core interface {
 	Callers
 	Sandboxes
 	Snapshots
-	Images(ctx context.Context, caller core.Caller) (api.ImageList, error)
-	InspectImage(ctx context.Context, caller core.Caller, ref string) (api.Image, error)
+	Images
+	Programs
 	codeinterpreter.Core
 	Logs(ctx context.Context, caller core.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error
 	DialPort(ctx context.Context, caller core.Caller, ref string, port int) (net.Conn, error)
@@ -39,6 +40,21 @@ type Snapshots interface {
 	Snapshots(ctx context.Context, caller core.Caller) (api.SnapshotList, error)
 	GetSnapshot(ctx context.Context, caller core.Caller, ref string) (api.Snapshot, error)
 	RemoveSnapshot(ctx context.Context, caller core.Caller, ref string) error
+}
+
+// Images are core's verbs on images.
+type Images interface {
+	Images(ctx context.Context, caller core.Caller) (api.ImageList, error)
+	InspectImage(ctx context.Context, caller core.Caller, ref string) (api.Image, error)
+	RemoveImage(ctx context.Context, caller core.Caller, ref string) error
+	TagImage(ctx context.Context, caller core.Caller, ref, name string) (api.Image, error)
+	BuildPlan(ctx context.Context, caller core.Caller, r build.Request, spec api.BuildSandbox, tell func(api.BuildEvent)) (api.Image, error)
+}
+
+// Programs run the commands of templates.
+type Programs interface {
+	StartProcess(ctx context.Context, caller core.Caller, ref string, spec api.ProcessSpec) (api.Process, error)
+	Exec(ctx context.Context, caller core.Caller, ref string, req api.ExecRequest) (api.Result, error)
 }
 
 // Callers names callers.

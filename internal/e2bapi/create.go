@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // The lifetimes of requests that name none, in seconds: of the two versions of the route.
@@ -101,9 +102,24 @@ func (s *Server) create(timeout int64) handler {
 		if spec.Network, spec.Egress, err = s.egressOf(req.Network, req.Internet); err != nil {
 			return err
 		}
+		template, err := s.builtTemplate(r, image)
+		if err != nil {
+			return err
+		}
+		if template != nil {
+			// The files of a template may be in the home, which a workspace would hide.
+			spec.Workspace = nil
+			delete(spec.Env, "HOME")
+		}
 		sb, err := s.core.Create(r.Context(), r.caller, spec, nil)
 		if err != nil {
 			return err
+		}
+		if template != nil {
+			if err := s.startTemplate(r.Context(), r.caller, sb.ID, *template); err != nil {
+				s.discard(r.Context(), r.caller, sb.ID)
+				return err
+			}
 		}
 		kept := record{
 			Sandbox: sb.ID, Caller: r.callerID, Token: newToken(), Template: req.TemplateID, Metadata: req.Metadata,
@@ -121,14 +137,30 @@ func (s *Server) create(timeout int64) handler {
 			err = s.records.put(kept)
 		}
 		if err != nil {
-			_, derr := s.core.Delete(context.WithoutCancel(r.Context()), r.caller, sb.ID)
-			if derr != nil {
-				s.log.Error("remove a sandbox without a record", "sandbox", sb.ID, "error", derr)
-			}
+			s.discard(r.Context(), r.caller, sb.ID)
 			return err
 		}
 		writeJSON(w, http.StatusCreated, s.answerOf(&kept))
 		return nil
+	}
+}
+
+// builtTemplate returns the image if it was built as a template; nil is any other.
+func (s *Server) builtTemplate(r request, image string) (*api.Image, error) {
+	if image == "" || image == api.DefaultImage {
+		return nil, nil
+	}
+	im, err := s.core.InspectImage(r.Context(), r.caller, image)
+	if err != nil || !isTemplate(im) {
+		return nil, err
+	}
+	return &im, nil
+}
+
+// discard removes a sandbox whose create has failed.
+func (s *Server) discard(ctx context.Context, caller core.Caller, id string) {
+	if _, err := s.core.Delete(context.WithoutCancel(ctx), caller, id); err != nil {
+		s.log.Error("remove a sandbox without a record", "sandbox", id, "error", err)
 	}
 }
 

@@ -34,7 +34,14 @@ func (s *Server) routes() {
 	s.handle("GET /v2/sandboxes/{id}/logs", core.Verb("logs"), s.logs)
 	s.handle("GET /templates", core.Verb("images"), s.templates)
 	s.handle("GET /v2/templates", core.Verb("images"), s.templates)
-	s.handle("GET /templates/aliases/{alias}", core.Verb("inspect_image"), s.alias)
+	s.handle("GET /templates/{id}/{part}", core.Verb("inspect_image"), s.aliasOrTags)
+	s.handle("POST /v3/templates", core.Verb("build_image"), s.requestBuild)
+	s.handle("GET /templates/{id}/files/{hash}", core.Verb("build_image"), s.uploadURL)
+	s.mux.HandleFunc("PUT /templates/uploads/{token}", s.upload)
+	s.handle("POST /v2/templates/{id}/builds/{build}", core.Verb("build_image"), s.startBuild)
+	s.handle("GET /templates/{id}/builds/{build}/status", core.Verb("inspect_image"), s.buildStatus)
+	s.handle("POST /templates/tags", core.Verb("build_image"), s.assignTags)
+	s.handle("DELETE /templates/tags", core.Verb("remove_image"), s.removeTags)
 
 	refuse := func(text string, patterns ...string) {
 		for _, p := range patterns {
@@ -42,9 +49,6 @@ func (s *Server) routes() {
 		}
 	}
 	refuse("this server cannot copy the memory of a sandbox: make a snapshot of its files, and create sandboxes from it", "POST /sandboxes/{id}/fork")
-	refuse("this server builds no templates: import an image with `cloche image import`, and use its name as the template",
-		"POST /v3/templates", "GET /templates/{id}/files/{hash}", "POST /v2/templates/{id}/builds/{build}", "GET /templates/{id}/builds/{build}/status",
-		"POST /templates/tags", "DELETE /templates/tags")
 	refuse("this server has no volumes: use a named workspace", "POST /volumes", "GET /volumes", "GET /volumes/{id}", "DELETE /volumes/{id}")
 	refuse("secrets are set by the operator's policy, and programs never see them", "GET /secrets", "POST /secrets", "GET /secrets/{id}", "POST /secrets/{id}", "DELETE /secrets/{id}")
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/e2bapi/codeinterpreter"
 	"github.com/cloche-dev/cloche/internal/e2bapi/envd"
+	"github.com/cloche-dev/cloche/internal/image/build"
 )
 
 const (
@@ -83,6 +85,7 @@ type Server struct {
 	// resuming are the sandboxes that requests are resuming.
 	resuming singleflight.Group
 	forward  forwards
+	builds   builds
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -102,6 +105,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		core: o.Core, data: o.DataPlane, records: kept, profile: o.Profile, allow: o.Allow, domain: strings.ToLower(o.Domain),
 		zone: hostName(o.Domain), peer: o.Peer, hosts: map[string]bool{}, redact: o.Redact, log: o.Logger, mux: http.NewServeMux(),
 	}
+	s.builds = builds{uploads: build.DirCaches{Dir: filepath.Join(o.Dir, "uploads")}, links: map[string]uploadLink{}}
 	if o.Token != "" {
 		sum := sha256.Sum256([]byte(o.Token))
 		s.token = &sum

@@ -17,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/e2bapi/envd"
+	"github.com/cloche-dev/cloche/internal/image/build"
 )
 
 // sandboxes is a core whose sandboxes are records, and whose ports lead to one server. Each key is the
@@ -41,6 +42,30 @@ func (c *sandboxes) CallerOfKey(id string) (core.Caller, error) {
 }
 
 func (c *sandboxes) Admit(context.Context, core.Caller, core.Verb) error { return nil }
+
+// InspectImage has no image.
+func (c *sandboxes) InspectImage(_ context.Context, _ core.Caller, ref string) (api.Image, error) {
+	return api.Image{}, api.Errorf(api.CodeNotFound, "there is no image %s", ref)
+}
+
+func (c *sandboxes) Images(context.Context, core.Caller) (api.ImageList, error) { return api.ImageList{}, nil }
+
+// BuildPlan tells an output and fails if the first step of the client is RUN exit 1.
+func (c *sandboxes) BuildPlan(ctx context.Context, _ core.Caller, r build.Request, _ api.BuildSandbox, tell func(api.BuildEvent)) (api.Image, error) {
+	steps := r.Plan.Stages[0].Steps
+	for i, step := range steps {
+		tell(api.BuildEvent{Step: &api.BuildStep{Number: i + 1, Total: len(steps), Text: step.Text}})
+		tell(api.BuildEvent{Stream: api.Stdout, Data: api.Bytes("no line end")})
+		switch step.Text {
+		case "RUN exit 1":
+			return api.Image{}, api.Errorf(api.CodeState, "RUN exit 1: exit status 1")
+		case "RUN wait":
+			<-ctx.Done()
+			return api.Image{}, ctx.Err()
+		}
+	}
+	return api.Image{Name: r.Name}, nil
+}
 
 func (c *sandboxes) Create(_ context.Context, caller core.Caller, spec api.SandboxSpec, _ func(string)) (api.Sandbox, error) {
 	c.mu.Lock()

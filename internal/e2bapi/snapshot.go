@@ -85,8 +85,14 @@ func (s *Server) snapshots(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-// removeTemplate removes a snapshot. Images are the operator's.
+// removeTemplate removes a template that the caller has built, or a snapshot. Other images are the operator's.
 func (s *Server) removeTemplate(w http.ResponseWriter, r request) error {
+	if done, err := s.removeBuilt(r, r.PathValue("id")); done || err != nil {
+		if err == nil {
+			w.WriteHeader(http.StatusNoContent)
+		}
+		return err
+	}
 	id := withoutTag(r.PathValue("id"))
 	if err := s.core.RemoveSnapshot(r.Context(), r.caller, id); err != nil {
 		if api.CodeOf(err) == api.CodeNotFound {

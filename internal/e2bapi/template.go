@@ -2,6 +2,7 @@ package e2bapi
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
@@ -14,9 +15,20 @@ const (
 	templateCode = "code-interpreter-v1"
 )
 
-// imageOf returns the image of a template: the name of an image that this daemon has, or the machine's own
-// programs for the default templates.
+// imageOf returns the image of a template: one that the caller has built, the name of another image that this
+// daemon has, or the machine's own programs for the default templates.
 func (s *Server) imageOf(r request, template string) (string, error) {
+	if name, tag, err := splitTemplate(template); err == nil {
+		im, err := s.built(r, name, tag)
+		if err == nil {
+			return im.Name, nil
+		}
+		if f, ok := err.(*failure); !ok || f.status != http.StatusNotFound { //nolint:errorlint // built wraps nothing
+			return "", err
+		} else if strings.HasPrefix(f.message, "tag ") {
+			return "", err
+		}
+	}
 	if template == templateBase {
 		return api.DefaultImage, nil
 	}
@@ -26,7 +38,7 @@ func (s *Server) imageOf(r request, template string) (string, error) {
 		if template == templateCode {
 			return api.DefaultImage, nil
 		}
-		return "", fail(http.StatusNotFound, "template '%s' not found: a template is an image of this daemon, and `cloche image ls` lists them", clip(template))
+		return "", fail(http.StatusNotFound, "template '%s' not found: a template is built by its owner, or an image of this daemon, and `cloche image ls` lists them", clip(template))
 	case api.CodeInvalid:
 		return "", fail(http.StatusBadRequest, "%q is not the name of a template", clip(template))
 	}
@@ -57,7 +69,11 @@ func (s *Server) templates(w http.ResponseWriter, r request) error {
 		if im.Name == api.DefaultImage {
 			continue
 		}
-		t := templateAnswer{TemplateID: im.Name, BuildID: noBuild, Aliases: []string{im.Name}, Names: []string{im.Name}}
+		name := im.Name
+		if own, ok := strings.CutPrefix(name, api.BuiltRegistry+"/"+r.caller.Tenant+"/"); ok {
+			name = strings.TrimSuffix(own, ":"+defaultTag)
+		}
+		t := templateAnswer{TemplateID: name, BuildID: uuidOf(im.Digest), Aliases: []string{name}, Names: []string{name}}
 		if im.CreatedAt != nil {
 			t.CreatedAt, t.UpdatedAt = *im.CreatedAt, *im.CreatedAt
 		}
@@ -67,9 +83,19 @@ func (s *Server) templates(w http.ResponseWriter, r request) error {
 	return nil
 }
 
+// aliasOrTags serves two routes that one pattern each could not tell apart.
+func (s *Server) aliasOrTags(w http.ResponseWriter, r request) error {
+	switch {
+	case r.PathValue("id") == "aliases":
+		return s.alias(w, r, r.PathValue("part"))
+	case r.PathValue("part") == "tags":
+		return s.tags(w, r)
+	}
+	return fail(http.StatusNotFound, "there is no such route")
+}
+
 // alias says whether a template exists.
-func (s *Server) alias(w http.ResponseWriter, r request) error {
-	name := r.PathValue("alias")
+func (s *Server) alias(w http.ResponseWriter, r request, name string) error {
 	if _, err := s.imageOf(r, name); err != nil {
 		return err
 	}

@@ -306,3 +306,17 @@ func (s *Store) Base(ctx context.Context, ref string) (api.Image, error) {
 
 // CachesDir is where builds keep the files of cache mounts.
 func (s *Store) CachesDir() string { return s.oci.at("caches") }
+
+// Tag gives an image another name.
+func (s *Store) Tag(ctx context.Context, ref, name string) (api.Image, error) {
+	r, _, err := s.find(ref)
+	if err != nil {
+		return api.Image{}, err
+	}
+	im, err := s.newImport(name, ImportOptions{})
+	if err != nil {
+		return api.Image{}, err
+	}
+	im.record = r
+	return im.end(ctx, nil)
+}

@@ -372,7 +372,7 @@ func (j imageJudge) granted(n rules.ImageName) (rule string) {
 
 // registry judges the registry that an image would come from.
 func (j imageJudge) registry(host string) *api.Error {
-	if host == BuiltRegistry {
+	if host == api.BuiltRegistry {
 		return rules.Denied("builtin", "image", "nothing is fetched from %s: it is where images that were built here have their names", host).
 			WithHint("`cloche image ls` lists the images that are here")
 	}
@@ -388,12 +388,9 @@ func (j imageJudge) registry(host string) *api.Error {
 	return nil
 }
 
-// BuiltRegistry is the registry of the names of images that were built here. Nothing is pulled from it.
-const BuiltRegistry = "cloche.local"
-
 // ownImage reports whether the name is one of the images that a tenant has built.
 func ownImage(tenant string, n rules.ImageName) bool {
-	return tenant != "" && n.Ref.Registry == BuiltRegistry && strings.HasPrefix(n.Ref.Repository, tenant+"/")
+	return tenant != "" && n.Ref.Registry == api.BuiltRegistry && strings.HasPrefix(n.Ref.Repository, tenant+"/")
 }
 
 // DecideImageName checks whether the caller can give this name to an image that it builds or commits. The
@@ -407,7 +404,17 @@ func DecideImageName(name string, caller Caller) error {
 		return nil
 	}
 	e := rules.Denied("operator_only", "name", "image %s is not one of tenant %s", rules.Quote(name), rules.Quote(caller.Tenant))
-	return e.WithHint("name it %s/%s/NAME", BuiltRegistry, caller.Tenant)
+	return e.WithHint("name it %s/%s/NAME", api.BuiltRegistry, caller.Tenant)
+}
+
+// AuthorizeRemoveImage checks whether the caller can remove a name of an image: the operator any, and others
+// those of their tenant.
+func AuthorizeRemoveImage(caller Caller, ref string) error {
+	err := AuthorizeHost(caller, VerbRemoveImage)
+	if n, perr := rules.ParseImage(ref); err != nil && perr == nil && ownImage(caller.Tenant, n) {
+		return nil
+	}
+	return err
 }
 
 // DecidePack grants the operator an image of files of this machine, or returns why not. An image

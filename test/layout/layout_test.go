@@ -134,7 +134,7 @@ var imports = map[string][]string{
 	"internal/job":                      {"api", "internal/hostfile"},
 	"internal/httpapi":                  {"api", "api/openapi", "internal/await", "internal/core", "internal/peercred", "internal/reverse", "internal/secret"},
 	"test/mockcore":                     {"api", "internal/core", "internal/httpapi"},
-	"internal/e2bapi":                   {"api", "internal/core", "internal/e2bapi/codeinterpreter", "internal/e2bapi/envd", "internal/hostfile"},
+	"internal/e2bapi":                   {"api", "internal/core", "internal/e2bapi/codeinterpreter", "internal/e2bapi/envd", "internal/hostfile", "internal/image/build"},
 	"internal/e2bapi/codeinterpreter":   {"api", "internal/core", "internal/e2bapi/envd"},
 	"internal/e2bapi/envd":              {"api", "internal/core", "internal/e2bapi/envd/envdpb"},
 	"internal/e2bapi/envd/envdpb":       {},

@@ -24,9 +24,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/image"
 )
 
-// Registry is the registry of the names of images that were built here. Nothing is pulled from it.
-const Registry = "cloche.local"
-
 // maxLayers is how many bytes of cached layers are kept after a build.
 const maxLayers = 20 << 30
 
@@ -92,6 +89,8 @@ type Request struct {
 	NoCache bool
 	// Caches keeps the content of cache mounts.
 	Caches Caches
+	// Upload opens the tar of a Copy.Upload. It can be nil.
+	Upload func(id string) (io.ReadCloser, error)
 }
 
 // Builder builds images.
@@ -107,7 +106,7 @@ type Builder struct {
 
 // Build builds an image and returns its record.
 func (b *Builder) Build(ctx context.Context, req Request) (api.Image, error) {
-	w := &work{b: b, req: req, stages: make([]*stage, len(req.Plan.Stages))}
+	w := &work{b: b, req: req, stages: make([]*stage, len(req.Plan.Stages)), uploads: map[string]*image.Tree{}}
 	defer w.close(ctx)
 	needed, err := req.Plan.needed()
 	if err != nil {
@@ -148,6 +147,8 @@ type work struct {
 	// step and total count the steps.
 	step, total int
 	undo        []func(context.Context)
+	// uploads are the files of uploads, by their IDs.
+	uploads map[string]*image.Tree
 }
 
 // close undoes what the build made beside the image.
@@ -157,6 +158,9 @@ func (w *work) close(ctx context.Context) {
 		if s != nil {
 			s.close()
 		}
+	}
+	for _, files := range w.uploads {
+		_ = files.Close()
 	}
 	for i := len(w.undo) - 1; i >= 0; i-- {
 		w.undo[i](ctx)
@@ -305,7 +309,7 @@ func (s *stage) start(ctx context.Context) error {
 
 // keep makes an image of the stage as it is, until the end of the build.
 func (s *stage) keep(ctx context.Context) (string, error) {
-	name := Registry + "/" + s.work.req.Tenant + "/build-cache:" + s.key[:32]
+	name := api.BuiltRegistry + "/" + s.work.req.Tenant + "/build-cache:" + s.key[:32]
 	o := s.stack()
 	o.Config = api.ImageConfig{}
 	img, err := s.work.b.Images.Stack(ctx, name, o)

@@ -27,9 +27,10 @@ import (
 
 // Copy copies files into the stage.
 type Copy struct {
-	// From is a stage or an image; empty is the context. Files are used instead if they are set.
-	From  string
-	Files *image.Tree
+	// From is a stage or an image; empty is the context. Upload names an uploaded tar instead. The ID stands
+	// for the content.
+	From   string
+	Upload string
 	// Sources are paths and patterns. They are relative to the root of what is copied from.
 	Sources []string
 	Inline  []Inline
@@ -57,8 +58,9 @@ type Inline struct {
 func (s *stage) source(ctx context.Context, c *Copy) (files *image.Tree, done func(), err error) {
 	none := func() {}
 	switch {
-	case c.Files != nil:
-		return c.Files, none, nil
+	case c.Upload != "":
+		files, err = s.work.upload(ctx, c.Upload)
+		return files, none, err
 	case c.hasStage:
 		if files, err = s.work.stages[c.stage].files(ctx); err != nil {
 			return nil, none, err
@@ -81,6 +83,26 @@ func (s *stage) source(ctx context.Context, c *Copy) (files *image.Tree, done fu
 		return s.work.req.Context, none, nil
 	}
 	return files, func() { _ = files.Close() }, nil
+}
+
+// upload opens an upload, once.
+func (w *work) upload(ctx context.Context, id string) (*image.Tree, error) {
+	if files := w.uploads[id]; files != nil {
+		return files, nil
+	}
+	r, err := w.req.Upload(id)
+	if err != nil {
+		return nil, err
+	}
+	if r == nil {
+		return nil, api.Invalid("context", "the files %.64s were not uploaded", id)
+	}
+	defer r.Close()
+	files, err := w.b.Images.Spool(ctx, r, archive.Limits{})
+	if err == nil {
+		w.uploads[id] = files
+	}
+	return files, err
 }
 
 // found is a source: a path of the files, without symlinks above it.
@@ -231,8 +253,8 @@ func (c *Copy) identify(ctx context.Context, s *stage) (string, error) {
 // fromIdentity is the digests of a stage or an image that is copied from; nil is the context.
 func (c *Copy) fromIdentity(ctx context.Context, s *stage) ([]string, error) {
 	switch {
-	case c.Files != nil:
-		return nil, nil
+	case c.Upload != "":
+		return []string{c.Upload}, nil
 	case c.hasStage:
 		of := s.work.stages[c.stage]
 		out := []string{of.base}

@@ -3,11 +3,11 @@ package build
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -71,7 +71,7 @@ func (m *Mount) complete(s *State) error {
 		return api.Errorf(api.CodeUnsupported, "--mount=type=%s isn't supported", m.Type)
 	}
 	if m.Target != "" {
-		m.Target = absolute(s.cwd(), m.Target)
+		m.Target = absolute(s.Cwd(), m.Target)
 		if m.Target == "/" {
 			return api.Invalid("dockerfile", "a mount cannot be at /")
 		}
@@ -87,9 +87,9 @@ type Run struct {
 	Argv []string
 	// Script is a file to run instead. It names its interpreter.
 	Script []byte
-	// User is not the state's if it is set.
-	User   string
-	Mounts []Mount
+	// User and Cwd are not the state's if they are set.
+	User, Cwd string
+	Mounts    []Mount
 }
 
 func (r *Run) identify(_ context.Context, s *stage) (string, error) {
@@ -99,25 +99,17 @@ func (r *Run) identify(_ context.Context, s *stage) (string, error) {
 		User, Cwd string
 		Env       map[string]string
 		Mounts    []Mount
-	}{r.Argv, r.Script, r.user(s), s.state.cwd(), s.state.env(), r.Mounts})
+	}{r.Argv, r.Script, r.user(s), cmp.Or(r.Cwd, s.state.Cwd()), s.state.env(), r.Mounts})
 	return string(data), err
 }
 
-func (r *Run) user(s *stage) string {
-	if r.User != "" {
-		return r.User
-	}
-	return s.state.Config.User
-}
+func (r *Run) user(s *stage) string { return cmp.Or(r.User, s.state.Config.User, "root") }
 
 // scriptPath is where a script is while it runs.
 const scriptPath = "/tmp/.cloche-run"
 
 func (r *Run) do(ctx context.Context, s *stage) (err error) {
-	p := Program{Argv: r.Argv, Env: s.state.env(), Cwd: s.state.cwd(), User: r.user(s)}
-	if p.User == "" {
-		p.User = "root"
-	}
+	p := Program{Argv: r.Argv, Env: s.state.env(), Cwd: cmp.Or(r.Cwd, s.state.Cwd()), User: r.user(s)}
 	if p.Env["PATH"] == "" {
 		p.Env["PATH"] = defaultPath
 	}
@@ -277,6 +269,9 @@ func (m Mount) attachCache(ctx context.Context, s *stage, remove func(context.Co
 	return detach, s.sandbox.Unpack(ctx, m.Target, r)
 }
 
+// MakeDir makes a directory and those above it that are missing, for "user" or "user:group".
+func MakeDir(path, owner string) Op { return &makeDir{path, owner} }
+
 // makeDir is a WORKDIR.
 type makeDir struct {
 	path string
@@ -395,15 +390,4 @@ func (s *stage) entry(ctx context.Context, file, name string, fields int) ([]str
 		}
 	}
 	return nil, api.Invalid("dockerfile", "the image has no %.60q in %s", name, file)
-}
-
-// Environment returns an operation-free step that sets variables, for builds without a Dockerfile.
-func Environment(vars map[string]string) Step {
-	names := slices.Sorted(maps.Keys(vars))
-	return Step{Text: "ENV " + strings.Join(names, " "), Resolve: func(s *State) (Op, error) {
-		for _, name := range names {
-			s.setEnv(name, vars[name])
-		}
-		return nil, nil
-	}}
 }

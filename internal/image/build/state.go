@@ -32,16 +32,16 @@ func (s *State) clone() api.ImageConfig {
 	return c
 }
 
-// cwd is the working directory.
-func (s *State) cwd() string {
+// Cwd is the working directory.
+func (s *State) Cwd() string {
 	if s.Config.WorkingDir == "" {
 		return "/"
 	}
 	return s.Config.WorkingDir
 }
 
-// setEnv sets a variable of the image.
-func (s *State) setEnv(name, value string) {
+// SetEnv sets a variable of the image.
+func (s *State) SetEnv(name, value string) {
 	line := name + "=" + value
 	if i := slices.IndexFunc(s.Config.Env, func(l string) bool { return strings.HasPrefix(l, name+"=") }); i >= 0 {
 		s.Config.Env[i] = line

@@ -1,6 +1,9 @@
 // What a user of E2B's JavaScript SDK does, with the SDK as it is. It prints "all done".
 import assert from 'node:assert/strict'
-import { Sandbox } from 'e2b'
+import fs from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { Sandbox, Template, waitForFile } from 'e2b'
 
 const seconds = n => new Promise(done => setTimeout(done, n * 1000))
 
@@ -90,4 +93,40 @@ assert.deepEqual([await again.kill(), await again.kill()], [true, false])
 assert.equal((await cut).name, 'TimeoutError')
 await assert.rejects(Sandbox.getInfo(sb.sandboxId), e => e.name === 'SandboxNotFoundError')
 await assert.rejects(Sandbox.create('no-such-template'), /404.*not found/)
+
+// Templates: built, started, named, and one that fails at the line of its step.
+const context = fs.mkdtempSync(path.join(os.tmpdir(), 'template-'))
+fs.mkdirSync(path.join(context, 'dir'))
+fs.writeFileSync(path.join(context, 'a.txt'), 'A\n')
+fs.writeFileSync(path.join(context, 'dir', 'b.txt'), 'B\n')
+const name = 'built-' + process.pid
+const template = Template({ fileContextPath: context })
+  .fromBaseImage()
+  .setEnvs({ GREET: 'hi', TWO: '$GREET there', OF: name })
+  .copy('a.txt', '/app/')
+  .copy('dir', '/app/dir')
+  .setWorkdir('/home/user/work')
+  .runCmd('echo "$TWO $PWD" > out.txt; cat out.txt')
+  .setStartCmd('echo started > /tmp/started; sleep 1000', waitForFile('/tmp/started'))
+const logs = []
+const info = await Template.build(template, name, { onBuildLogs: e => logs.push(e.message) })
+assert.ok(logs.some(l => l.startsWith('[builder 5/5] RUN ')) && logs.includes('hi there /home/user/work'), logs.join('\n'))
+assert.deepEqual([await Template.exists(name), await Template.exists(name + '-none')], [true, false])
+const built = await Sandbox.create(name, { timeoutMs: 60_000 })
+const files = await built.commands.run('cat /app/a.txt /app/dir/b.txt out.txt /tmp/started; pwd; echo $GREET')
+assert.equal(files.stdout, 'A\nB\nhi there /home/user/work\nstarted\n/home/user/work\nhi\n')
+await built.kill()
+const cached = []
+await Template.build(template, name, { onBuildLogs: e => cached.push(e.message) })
+assert.ok(cached.some(l => l.startsWith('CACHED [builder 5/5] RUN ')), cached.join('\n'))
+await assert.rejects(Template.build(Template().fromTemplate(name).runCmd('cat /app/a.txt; exit 7'), name + '-bad'), e => e.name === 'BuildError' && /exit status 7/.test(e.message))
+await assert.rejects(Template.build(Template().fromTemplate(name).runCmd('whoami', { user: 'root123' }), name + '-bad'), e => e.message.includes("failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'"))
+assert.equal(await Template.exists(name + '-bad'), false)
+await Template.assignTags(name + ':default', ['v1', 'v2'])
+await Template.removeTags(name, ['v1'])
+assert.deepEqual((await Template.getTags(name)).map(t => t.tag).sort(), ['default', 'v2'])
+const tagged = await Sandbox.create(name + ':v2', { timeoutMs: 60_000 })
+await tagged.kill()
+await assert.rejects(Sandbox.create(name + ':v1'), /404.*tag 'v1' does not exist/)
+assert.equal((await Template.getBuildStatus(info)).status, 'ready')
 console.log('all done')

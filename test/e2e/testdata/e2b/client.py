@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import tempfile
 import time
+from pathlib import Path
 
-from e2b import AsyncSandbox, CommandExitException, NotFoundException, Sandbox, SandboxException
+from e2b import AsyncSandbox, BuildException, CommandExitException, NotFoundException, Sandbox, SandboxException, Template
 
 sb = Sandbox.create(metadata={"suite": "py"}, envs={"X": "1"}, timeout=120)
 hi = sb.commands.run("echo hi $X; pwd")
@@ -89,6 +91,30 @@ copy.kill()
 sb.kill()
 assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
 assert Sandbox.delete_snapshot(snapshot.snapshot_id) is False
+
+# A template, built from a directory.
+with tempfile.TemporaryDirectory() as context:
+    Path(context, "a.txt").write_text("A")
+    template = (
+        Template(file_context_path=context)
+        .from_base_image()
+        .set_envs({"GREET": "hi"})
+        .copy("a.txt", "/app/b.txt")
+        .set_workdir("/home/user")
+        .run_cmd("echo $GREET > greeting")
+    )
+    logs: list[str] = []
+    name = f"python-{os.getpid()}"
+    Template.build(template, name, on_build_logs=lambda e: logs.append(e.message))
+assert any("[builder 4/4] RUN" in line for line in logs), logs
+built = Sandbox.create(name, timeout=60)
+assert built.commands.run("cat /app/b.txt greeting").stdout == "Ahi\n"
+built.kill()
+try:
+    Template.build(Template().from_template(name).run_cmd("exit 9"), name)
+    raise AssertionError("no error")
+except BuildException as e:
+    assert "exit status 9" in str(e), e
 print("all done", flush=True)
 # The threads of the SDK's HTTP library (pyqwest 0.12 in Python 3.11) can abort the interpreter while it
 # is torn down, after the last check.
