@@ -122,6 +122,26 @@ func e2bClients(t *testing.T, dir string, s *e2bServer) {
 	s.Left()
 }
 
+// TestE2BFrameworks runs what frameworks have for E2B, as it is: each with packages of its own, of PyPI.
+func TestE2BFrameworks(t *testing.T) {
+	dir := os.Getenv(e2bVar)
+	if dir == "" {
+		t.Skipf("needs E2B's clients: set %s, see CONTRIBUTING.md", e2bVar)
+	}
+	s := newE2BServer(t)
+	for _, name := range []string{"openai_agents", "langbot", "langchain_sandbox"} {
+		t.Run(name, func(t *testing.T) {
+			packages := filepath.Join(dir, name)
+			if _, err := os.Stat(packages); err != nil {
+				t.Skipf("needs the packages of %s: %v", name, err)
+			}
+			t.Setenv("PYTHONPATH", packages)
+			s.client(name, "", "/usr/bin/python3", filepath.Join("test", "e2e", "testdata", "e2b", name+".py"))
+		})
+	}
+	s.Left()
+}
+
 // TestE2BCodeInterpreter runs E2B's code interpreters, as they are, in an image that is made of this
 // machine's Python and Jupyter.
 func TestE2BCodeInterpreter(t *testing.T) {
@@ -147,7 +167,7 @@ func TestE2BCodeInterpreter(t *testing.T) {
 		t.Fatal(err)
 	}
 	packages = copied
-	s.Must(append([]string{"image", "build", "--env", "PYTHONPATH=" + packages, "code-interpreter-v1", "/bin/sh", "/usr/bin/python3", packages}, python...)...)
+	s.Must(append([]string{"image", "pack", "--env", "PYTHONPATH=" + packages, "code-interpreter-v1", "/bin/sh", "/usr/bin/python3", packages}, python...)...)
 	script, err := os.ReadFile(filepath.Join("test", "e2e", "testdata", "e2b", "code.mjs"))
 	if err != nil {
 		t.Fatal(err)
