@@ -88,7 +88,7 @@ func TestDockerWords(t *testing.T) {
 	for word, says := range map[string]string{
 		"build .": "cloche image build", "compose up": "cloche start", "up": "cloche start", "swarm init": "CLOCHE_HOST", "network ls": "cloche egress",
 		"volume ls": "cloche workspace", "restart box": "cloche start --restart", "rename a b": "cloche create --name", "update x": "cloche extend",
-		"tag a b": "image import --name", "push x": "snapshot create", "save x": "snapshot create", "load": "image import", "login": "config.json",
+		"tag a b": "image import --name", "push x": "snapshot create", "save x": "cloche image export", "load": "image import", "login": "config.json",
 		"logout": "config.json", "container ls": "`cloche ls`", "port box": "cloche port ls box", "system df": "cloche doctor", "context ls": "--host",
 	} {
 		got := runCLI(t, homeEnv(home), nil, nil, strings.Fields(word)...)

@@ -92,7 +92,7 @@ func (req templateRequest) plan(base string) (*build.Plan, error) {
 		if req.FromTemplate == "" {
 			s.Config.User, s.Config.WorkingDir = defaultUser, home
 		}
-		// A default command would be that of the image below.
+		// The default command of the image below is not the template's.
 		s.Config.Entrypoint, s.Config.Cmd = nil, nil
 		return addUserOp(defaultUser), nil
 	}})

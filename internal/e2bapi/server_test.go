@@ -48,7 +48,9 @@ func (c *sandboxes) InspectImage(_ context.Context, _ core.Caller, ref string) (
 	return api.Image{}, api.Errorf(api.CodeNotFound, "there is no image %s", ref)
 }
 
-func (c *sandboxes) Images(context.Context, core.Caller) (api.ImageList, error) { return api.ImageList{}, nil }
+func (c *sandboxes) Images(context.Context, core.Caller) (api.ImageList, error) {
+	return api.ImageList{}, nil
+}
 
 // BuildPlan tells an output and fails if the first step of the client is RUN exit 1.
 func (c *sandboxes) BuildPlan(ctx context.Context, _ core.Caller, r build.Request, _ api.BuildSandbox, tell func(api.BuildEvent)) (api.Image, error) {

@@ -51,7 +51,7 @@ func (s *Store) BuildBase(ctx context.Context, name string, paths []string, o Im
 		if err != nil {
 			return nil, fmt.Errorf("open /: %w", err)
 		}
-		return packStream(func(t *tar.Writer) error {
+		return PackStream(func(t *tar.Writer) error {
 			defer root.Close()
 			b := &baseBuilder{
 				packer: packer{ctx: ctx, tar: t, root: root, first: map[[2]uint64]string{}},

@@ -26,6 +26,7 @@ import (
 //	images/<hex>.json   what is known of the image with that digest
 //	blobs/<hex>         layers as they were transferred, and .part what is coming
 //	layers/<hex>.json   which blob is the layer that a step of a build made
+//	caches/             files of cache mounts of builds
 //	names.json          which name is which image
 //	locks/, temp/       of what is being made
 type catalog struct {
@@ -72,7 +73,7 @@ type imageRecord struct {
 }
 
 func openCatalog(dir string) (*catalog, error) {
-	for _, sub := range []string{"", "roots", "images", "blobs", "layers", "locks", "temp"} {
+	for _, sub := range []string{"", "roots", "images", "blobs", "layers", "caches", "locks", "temp"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, fmt.Errorf("make image store: %w", err)
 		}

@@ -48,8 +48,8 @@ func (t *Tree) Pack(ctx context.Context, p *erofstar.Packer, name, called string
 }
 
 // packStream is the whole tree as a tar. Close ends it and waits.
-func (t *Tree) packStream(ctx context.Context) io.ReadCloser {
-	return packStream(func(w *tar.Writer) error {
+func (t *Tree) stream(ctx context.Context) io.ReadCloser {
+	return PackStream(func(w *tar.Writer) error {
 		return t.Pack(ctx, &erofstar.Packer{Tar: w}, ".", ".", nil)
 	})
 }
@@ -96,4 +96,31 @@ func (s *Store) Spool(ctx context.Context, r io.Reader, l archive.Limits) (_ *Tr
 		return nil, fmt.Errorf("read files: %w", err)
 	}
 	return &Tree{file: f, root: root}, nil
+}
+
+// PackStream runs pack and gives what it writes. Close ends it and waits.
+func PackStream(pack func(*tar.Writer) error) io.ReadCloser {
+	r, w := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		t := tar.NewWriter(w)
+		err := pack(t)
+		if err == nil {
+			err = t.Close()
+		}
+		w.CloseWithError(err)
+	}()
+	return &packing{PipeReader: r, done: done}
+}
+
+type packing struct {
+	*io.PipeReader
+	done chan struct{}
+}
+
+func (p *packing) Close() error {
+	err := p.PipeReader.Close()
+	<-p.done
+	return err
 }

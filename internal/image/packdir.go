@@ -35,37 +35,10 @@ type packer struct {
 	first map[[2]uint64]string
 }
 
-// packStream runs pack and gives what it writes. Close ends it and waits.
-func packStream(pack func(*tar.Writer) error) io.ReadCloser {
-	r, w := io.Pipe()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		t := tar.NewWriter(w)
-		err := pack(t)
-		if err == nil {
-			err = t.Close()
-		}
-		w.CloseWithError(err)
-	}()
-	return &packing{PipeReader: r, done: done}
-}
-
-type packing struct {
-	*io.PipeReader
-	done chan struct{}
-}
-
-func (p *packing) Close() error {
-	err := p.PipeReader.Close()
-	<-p.done
-	return err
-}
-
 // packDir gives the directory as a tar: names in order, no symlink followed,
 // nothing of what is mounted in it.
 func packDir(ctx context.Context, root *os.Root) io.ReadCloser {
-	return packStream(func(t *tar.Writer) error {
+	return PackStream(func(t *tar.Writer) error {
 		p := &packer{ctx: ctx, tar: t, root: root, self: uint32(os.Geteuid()), first: map[[2]uint64]string{}}
 		info, err := root.Stat(".")
 		if err != nil {

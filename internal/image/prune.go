@@ -207,7 +207,7 @@ func (s *Store) Hold(digest string) (release func()) {
 // occupy, with the layers that are kept of them.
 func (s *Store) Usage() (int64, error) {
 	var total int64
-	for _, sub := range []string{"roots", "blobs", "images", "temp"} {
+	for _, sub := range []string{"roots", "blobs", "caches", "images", "temp"} {
 		entries, err := os.ReadDir(s.oci.at(sub))
 		if err != nil {
 			return 0, fmt.Errorf("read image store: %w", err)
@@ -228,20 +228,26 @@ func (c *catalog) isHeld(digest string) bool {
 	return c.held[digest] > 0
 }
 
-// pruneBlobs removes layers, those first that were not used for the longest
+// pruneBlobs removes layers and files of cache mounts, those first that were not used for the longest
 // time, until used is down to o.MaxBytes; it returns what is used then.
 func (s *Store) pruneBlobs(used int64, o PruneOptions) (int64, error) {
-	entries, err := os.ReadDir(s.oci.at("blobs"))
-	if err != nil {
-		return used, fmt.Errorf("read image store: %w", err)
+	type kept struct {
+		fs.FileInfo
+		path string
 	}
-	var list []fs.FileInfo
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil {
-			list = append(list, info)
+	var list []kept
+	for _, sub := range []string{"blobs", "caches"} {
+		entries, err := os.ReadDir(s.oci.at(sub))
+		if err != nil {
+			return used, fmt.Errorf("read image store: %w", err)
+		}
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil {
+				list = append(list, kept{info, s.oci.at(sub, e.Name())})
+			}
 		}
 	}
-	slices.SortFunc(list, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	slices.SortFunc(list, func(a, b kept) int { return a.ModTime().Compare(b.ModTime()) })
 	for _, info := range list {
 		if used <= o.MaxBytes {
 			break
@@ -250,11 +256,10 @@ func (s *Store) pruneBlobs(used int64, o PruneOptions) (int64, error) {
 			used -= hostfile.Occupied(info)
 			continue
 		}
-		path := s.oci.at("blobs", info.Name())
-		if strings.HasSuffix(info.Name(), partSuffix) && !removeIdle(path) {
+		if strings.HasSuffix(info.Name(), partSuffix) && !removeIdle(info.path) {
 			continue
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(info.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return used, fmt.Errorf("remove layer: %w", err)
 		}
 		used -= hostfile.Occupied(info)

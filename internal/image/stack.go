@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -145,6 +146,19 @@ func (s *Store) TrimLayers(most int64) error {
 	return nil
 }
 
+// openLayer opens a layer, which may have been pruned meanwhile.
+func (s *Store) openLayer(l Layer) (io.ReadCloser, error) {
+	f, err := os.Open(s.layerPath(l))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, api.Errorf(api.CodeUnavailable, "a layer of the build was removed to free space").
+			WithHint("build again; image_store.max in the policy file may be too small").WithCause(err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open layer: %w", err)
+	}
+	return f, nil
+}
+
 // present reports whether the blob of a layer is here, without noting its use.
 func (s *Store) present(l Layer) bool {
 	return api.ValidDigest(l.Digest) && whole(s.layerPath(l), l.Size)
@@ -219,13 +233,13 @@ func (im *importing) stackRoot(ctx context.Context, base stackBase, o StackOptio
 		}
 		defer tree.Close()
 		sources = append(sources, layerSource{open: func(ctx context.Context) (io.ReadCloser, error) {
-			return tree.packStream(ctx), nil
+			return tree.stream(ctx), nil
 		}})
 	}
 	for _, l := range o.Layers {
 		sources = append(sources, layerSource{
 			info: api.ImageLayer{DiffID: l.Digest},
-			open: func(context.Context) (io.ReadCloser, error) { return os.Open(im.store.layerPath(l)) },
+			open: func(context.Context) (io.ReadCloser, error) { return im.store.openLayer(l) },
 		})
 	}
 	root, err := im.store.assemble(ctx, sources, o.Limits, func([]string) string { return im.store.oci.at("roots", name) },
@@ -296,12 +310,19 @@ func configFile(platform v1.Platform, c api.ImageConfig, diffIDs []string) ([]by
 
 // Base returns the record of an image that is here, as something to build on. The image host is made first.
 func (s *Store) Base(ctx context.Context, ref string) (api.Image, error) {
-	if ref == api.DefaultImage {
-		if _, err := s.Resolve(ctx, ref, Need{}); err != nil {
-			return api.Image{}, err
-		}
+	if ref != api.DefaultImage {
+		return s.Inspect(ref)
 	}
-	return s.Inspect(ref)
+	root, err := s.Resolve(ctx, ref, Need{})
+	if err != nil {
+		return api.Image{}, err
+	}
+	img := s.hostImage()
+	img.Config = &api.ImageConfig{}
+	for _, name := range slices.Sorted(maps.Keys(root.Env)) {
+		img.Config.Env = append(img.Config.Env, name+"="+root.Env[name])
+	}
+	return img, nil
 }
 
 // CachesDir is where builds keep the files of cache mounts.

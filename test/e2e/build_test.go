@@ -9,15 +9,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/client"
 	"github.com/cloche-dev/cloche/test/fixture"
+	"github.com/cloche-dev/cloche/test/longtest"
 	"github.com/cloche-dev/cloche/test/tarfile"
 )
 
@@ -384,7 +388,7 @@ func (b builds) commit() {
 	}
 }
 
-// TestBuildPackages builds from lists of packages, of the registries of this machine's own settings.
+// TestBuildPackages: what a list of packages cannot have.
 func TestBuildPackages(t *testing.T) {
 	b := newBuilds(t, "gvisor")
 	for name, req := range map[string]api.ImagePackages{
@@ -400,6 +404,44 @@ func TestBuildPackages(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// TestBuildWithPip builds with pip and a package of its index, which an endpoint brings into the sandbox. The
+// cache of downloads has the package for the next build, also without the index.
+func TestBuildWithPip(t *testing.T) {
+	longtest.Skip(t, "it fetches a package and starts sandboxes")
+	index := cowsayIndex(t)
+	var asked atomic.Int64
+	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, ".whl") {
+			asked.Add(1)
+			w.Header().Set("Cache-Control", "max-age=3600") // as PyPI does
+		}
+		index.ServeHTTP(w, r)
+	}))
+	t.Cleanup(served.Close)
+	b := newBuilds(t, "gvisor")
+	endpoint := api.Endpoint{Name: "index", Target: served.URL, Env: map[string]string{
+		"PIP_INDEX_URL": "{base}/simple/", "PIP_TRUSTED_HOST": "{host}", // pip caches what comes from hosts that it trusts
+	}}
+	req := api.ImageBuildRequest{Name: "cow:1", Packages: &api.ImagePackages{Pip: []string{"cowsay"}}, Sandbox: api.BuildSandbox{Endpoints: []api.Endpoint{endpoint}}}
+	b.build(req)
+	if out := b.run("cow:1", "--", "cowsay", "-t", "built"); !strings.Contains(out, "| built |") {
+		t.Errorf("the program of the package: %q", out)
+	}
+	req.Name, req.Packages = "cow:2", nil
+	req.Dockerfile = "FROM host\nRUN --mount=type=cache,target=/root/.cache/pip,id=pip python3 -m pip install cowsay && mkdir /app\nCOPY app.py /app/\nCMD [\"python3\", \"/app/app.py\"]\n"
+	out := b.build(req, tarfile.Regular("app.py", "import cowsay; cowsay.cow('from an app')\n"))
+	if out := b.run("cow:2"); !strings.Contains(out, "| from an app |") {
+		t.Errorf("the application: %q", out)
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the package was fetched %d times: %s", n, out.output)
+	}
+	if _, status := b.h.Try("image", "export", "-o", filepath.Join(t.TempDir(), "x.tar"), "cow:1"); status == 0 {
+		t.Error("an image on host was exported")
+	}
+	b.h.Left()
 }
 
 // TestBuildAsTenant: a tenant builds images of its own, of what it may use, and no other tenant sees them.

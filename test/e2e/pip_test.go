@@ -20,15 +20,7 @@ import (
 // machine's Python is marked as managed by the distribution.
 func TestPipInstallsInHost(t *testing.T) {
 	longtest.Skip(t, "it fetches a package and starts sandboxes")
-	wheels := filepath.Join(t.TempDir(), "wheels")
-	fetch := exec.CommandContext(t.Context(), "/usr/bin/pip3", "download", "-q", "--disable-pip-version-check", "--only-binary=:all:", "--no-deps", "-d", wheels, "cowsay")
-	if out, err := fetch.CombinedOutput(); err != nil {
-		t.Skipf("needs a package to install: %v\n%s", err, out)
-	}
-	index, err := newPackageIndex(wheels, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	index := cowsayIndex(t)
 	served := httptest.NewServer(index)
 	t.Cleanup(served.Close)
 	h := fixture.New(t)
@@ -58,4 +50,19 @@ sh -c 'command -v cowsay'`
 		t.Errorf("status %d\n%s", status, out)
 	}
 	h.Left()
+}
+
+// cowsayIndex is an index with the package cowsay, which pip of this machine gets.
+func cowsayIndex(t *testing.T) *packageIndex {
+	t.Helper()
+	wheels := filepath.Join(t.TempDir(), "wheels")
+	fetch := exec.CommandContext(t.Context(), "/usr/bin/pip3", "download", "-q", "--disable-pip-version-check", "--only-binary=:all:", "--no-deps", "-d", wheels, "cowsay")
+	if out, err := fetch.CombinedOutput(); err != nil {
+		t.Skipf("needs a package to install: %v\n%s", err, out)
+	}
+	index, err := newPackageIndex(wheels, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return index
 }

@@ -226,6 +226,9 @@ func (s *stage) begin(ctx context.Context) error {
 			s.state.Config = s.state.clone()
 		}
 	}
+	if _, ok := s.state.Get("PATH"); !ok {
+		s.state.SetEnv("PATH", defaultPath)
+	}
 	s.key = hash("base", s.work.req.Tenant, runtime.GOARCH, identity)
 	return nil
 }

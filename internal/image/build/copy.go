@@ -343,21 +343,8 @@ func (s *stage) copyFiles(ctx context.Context, c *Copy) error {
 
 // send streams a tar into a directory of the sandbox.
 func (s *stage) send(ctx context.Context, dir string, pack func(*tar.Writer) error) error {
-	r, w := io.Pipe()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		t := tar.NewWriter(w)
-		err := pack(t)
-		if err == nil {
-			err = t.Close()
-		}
-		w.CloseWithError(err)
-	}()
-	err := s.sandbox.Unpack(ctx, dir, r)
-	_ = r.Close()
-	<-done
-	return err
+	r := image.PackStream(pack)
+	return errors.Join(s.sandbox.Unpack(ctx, dir, r), r.Close())
 }
 
 // change is what becomes of the owners and the modes.

@@ -110,9 +110,6 @@ const scriptPath = "/tmp/.cloche-run"
 
 func (r *Run) do(ctx context.Context, s *stage) (err error) {
 	p := Program{Argv: r.Argv, Env: s.state.env(), Cwd: cmp.Or(r.Cwd, s.state.Cwd()), User: r.user(s)}
-	if p.Env["PATH"] == "" {
-		p.Env["PATH"] = defaultPath
-	}
 	var undo []func(context.Context) error
 	defer func() {
 		ctx := context.WithoutCancel(ctx)
