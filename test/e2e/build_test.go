@@ -6,12 +6,14 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -383,9 +385,83 @@ func (b builds) commit() {
 	if out := b.run("again:1"); out != "changed\n" {
 		b.Errorf("what was exported and imported: %q", out)
 	}
+	if b.engine == "docker" {
+		b.dockerLoads(archive, "committed:1", "changed\n")
+	}
 	for _, name := range []string{"again:1", "committed:1"} {
 		b.h.Must("image", "rm", name)
 	}
+}
+
+// dockerLoads has Docker itself load an archive and run the image's command.
+func (b builds) dockerLoads(archive, image, want string) {
+	b.Helper()
+	docker := func(args ...string) string {
+		out, err := exec.CommandContext(b.Context(), "docker", append([]string{"-H", os.Getenv("CLOCHE__DOCKER__HOST")}, args...)...).CombinedOutput()
+		if err != nil {
+			b.Errorf("docker %q: %v", args, err)
+		}
+		return string(out)
+	}
+	if out := docker("load", "-i", archive); !strings.Contains(out, image) {
+		b.Errorf("docker load: %q", out)
+	}
+	if out := docker("run", "--rm", "--network", "none", "docker.io/library/"+image); out != want {
+		b.Errorf("docker run: %q", out)
+	}
+}
+
+// TestBuildWithApt builds with apt in an image of Debian, and a package of a repository that an endpoint brings
+// into the sandbox.
+func TestBuildWithApt(t *testing.T) {
+	longtest.Skip(t, "it fetches a package and starts sandboxes")
+	debian := os.Getenv("CLOCHE_TEST_DEBIAN")
+	if debian == "" || os.Geteuid() != 0 {
+		t.Skip("needs an image of Debian, which root can make: set CLOCHE_TEST_DEBIAN, see CONTRIBUTING.md")
+	}
+	dir := t.TempDir()
+	repository := filepath.Join(dir, "repo")
+	if err := os.Mkdir(repository, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fetch := exec.CommandContext(t.Context(), "apt-get", "download", "-o", "APT::Sandbox::User=root", "hello")
+	fetch.Dir = repository
+	if out, err := fetch.CombinedOutput(); err != nil {
+		t.Skipf("needs a package to install: %v\n%s", err, out)
+	}
+	found, err := filepath.Glob(filepath.Join(repository, "*.deb"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%q, %v", found, err)
+	}
+	control, err := exec.CommandContext(t.Context(), "dpkg-deb", "--field", found[0]).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := fmt.Sprintf("%sFilename: repo/%s\nSize: %d\nSHA256: %x\n\n", control, filepath.Base(found[0]), len(data), sha256.Sum256(data))
+	if err := os.WriteFile(filepath.Join(repository, "Packages"), []byte(index), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	served := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	t.Cleanup(served.Close)
+	b := newBuilds(t, "gvisor")
+	b.h.Must("image", "import", "-q", "--name", "debian:12", debian)
+	out := b.build(api.ImageBuildRequest{
+		Name: "hello:1", Sandbox: api.BuildSandbox{Endpoints: []api.Endpoint{{Name: "apt", Target: served.URL}}},
+		Dockerfile: `FROM debian:12
+RUN rm -rf /etc/apt/sources.list /etc/apt/sources.list.d && echo 'deb [trusted=yes] http://` + api.DefaultEndpointListen + ` repo/' > /etc/apt/sources.list
+RUN --mount=type=cache,target=/var/cache/apt/archives,id=apt apt-get update && apt-get install -y --no-install-recommends hello && rm -rf /var/lib/apt/lists/*
+USER nobody
+CMD ["hello", "-g", "from a build"]
+`,
+	})
+	if got := b.run("hello:1"); got != "from a build\n" {
+		t.Errorf("%q\n%s", got, out.output)
+	}
+	b.h.Left()
 }
 
 // TestBuildPackages: what a list of packages cannot have.
