@@ -103,7 +103,7 @@ func (s *Service) builder(caller Caller, spec api.BuildSandbox, name string, tel
 		tell(e)
 	}
 	return &build.Builder{
-		Images: s.opts.Images, Log: s.log, Tell: serial, OneOwner: oneOwner(),
+		Images: s.opts.Images, Log: s.log, Tell: serial,
 		Sandboxes: &buildSandboxes{s: s, caller: caller, spec: spec, name: name, tell: serial},
 	}
 }
@@ -152,15 +152,17 @@ func (b *buildSandboxes) Start(ctx context.Context, ref string) (build.Sandbox, 
 	if err != nil {
 		return nil, err
 	}
-	return &buildSandbox{s: b.s, caller: b.caller, id: sb.ID, release: release}, nil
+	return &buildSandbox{s: b.s, caller: b.caller, id: sb.ID, oneOwner: oneOwner(sb), release: release}, nil
 }
 
 // buildSandbox is one of them.
 type buildSandbox struct {
-	s       *Service
-	caller  Caller
-	id      string
-	release func()
+	s      *Service
+	caller Caller
+	id     string
+	// oneOwner: see OneOwner.
+	oneOwner bool
+	release  func()
 }
 
 // Close implements build.Sandbox.
@@ -215,16 +217,21 @@ func exitStatus(res api.Result) (int, error) {
 // Unpack implements build.Sandbox.
 func (b *buildSandbox) Unpack(ctx context.Context, dir string, tar io.Reader) error {
 	o := api.TarInOptions{Owner: api.OwnerKeep}
-	if oneOwner() {
+	if b.oneOwner {
 		o.Owner = ""
 	}
 	_, err := b.s.TarIn(ctx, b.caller, b.id, dir, o, tar)
 	return err
 }
 
-// oneOwner reports whether the files of a sandbox can only belong to its root user: those of a daemon without
-// root have one ID.
-func oneOwner() bool { return os.Geteuid() != 0 }
+// OneOwner implements build.Sandbox.
+func (b *buildSandbox) OneOwner() bool { return b.oneOwner }
+
+// oneOwner reports whether the files of a sandbox can only belong to its root user: the sandboxes of a daemon
+// without root have one ID, unless another daemon runs them.
+func oneOwner(sb api.Sandbox) bool {
+	return os.Geteuid() > 0 && sb.Engine != "docker" && sb.Engine != "podman"
+}
 
 // Pack implements build.Sandbox.
 func (b *buildSandbox) Pack(ctx context.Context, dir string, w io.Writer) error {

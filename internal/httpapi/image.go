@@ -166,6 +166,9 @@ func (s images) buildImage(w http.ResponseWriter, r request) error {
 	lines := newLineWriter(w, http.StatusOK)
 	defer lines.close()
 	alive := sync.OnceValue(func() func() { return sync.OnceFunc(s.keepAlive(r, cancel, lines.beat)) })
+	if files == nil {
+		alive()
+	}
 	img, err := s.core.BuildImage(ctx, r.caller, req, files, func(e api.BuildEvent) {
 		alive()
 		// A build goes on as long as its caller is there.

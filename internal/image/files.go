@@ -81,6 +81,9 @@ func (s *Store) Spool(ctx context.Context, r io.Reader, l archive.Limits) (_ *Tr
 	out.next.Store(1) // the superblock is written last
 	source := layerSource{open: func(context.Context) (io.ReadCloser, error) { return io.NopCloser(r), nil }}
 	u, err := readLayers(ctx, []layerSource{source}, l, out)
+	if isDiskFull(err) {
+		return nil, diskFull("the context of a build", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,9 @@ func (s *Store) PutLayer(ctx context.Context, write func(io.Writer) error) (_ La
 		_ = f.Close()
 	}()
 	sum := sha256.New()
-	if err := write(io.MultiWriter(f, sum)); err != nil {
+	if err := write(io.MultiWriter(f, sum)); isDiskFull(err) {
+		return Layer{}, diskFull("a layer of a build", err)
+	} else if err != nil {
 		return Layer{}, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -8,6 +8,7 @@ package build
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -40,7 +41,9 @@ type Sandbox interface {
 	// Run runs a program to its end and kills what it left behind. It returns the exit status, or an error
 	// without one.
 	Run(ctx context.Context, p Program, output func(stream api.Stream, data []byte)) (status int, err error)
-	// Unpack unpacks a tar below a directory, with the owners of the tar.
+	// OneOwner reports whether all files belong to root.
+	OneOwner() bool
+	// Unpack unpacks a tar below a directory, with the owners of the tar unless all files belong to root.
 	Unpack(ctx context.Context, dir string, tar io.Reader) error
 	// Pack writes a tar of what is below a directory.
 	Pack(ctx context.Context, dir string, w io.Writer) error
@@ -98,8 +101,6 @@ type Builder struct {
 	Images    *image.Store
 	Sandboxes Sandboxes
 	Log       *slog.Logger
-	// OneOwner says that all files in the sandboxes belong to root.
-	OneOwner bool
 	// Tell gets the events of a build, one call at a time.
 	Tell func(api.BuildEvent)
 }
@@ -312,7 +313,8 @@ func (s *stage) start(ctx context.Context) error {
 
 // keep makes an image of the stage as it is, until the end of the build.
 func (s *stage) keep(ctx context.Context) (string, error) {
-	name := api.BuiltRegistry + "/" + s.work.req.Tenant + "/build-cache:" + s.key[:32]
+	// The name is this build's own: another one of the same removes its own name.
+	name := api.BuiltRegistry + "/" + s.work.req.Tenant + "/build-cache:" + s.key[:16] + "-" + strings.ToLower(rand.Text()[:10])
 	o := s.stack()
 	o.Config = api.ImageConfig{}
 	img, err := s.work.b.Images.Stack(ctx, name, o)

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/test/tarfile"
 )
@@ -90,8 +88,8 @@ WORKDIR ../c
 
 // TestDiff: which files a step has changed.
 func TestDiff(t *testing.T) {
-	file := func(ctime int64, ino uint64) entry { return entry{mode: unix.S_IFREG | 0o644, ctime: ctime, ino: ino} }
-	dir := entry{mode: unix.S_IFDIR | 0o755, ino: 1}
+	file := func(ctime int64, ino uint64) entry { return entry{mode: typeFile | 0o644, ctime: ctime, ino: ino} }
+	dir := entry{mode: typeDir | 0o755, ino: 1}
 	before := known{"d": dir, "d/a": file(1, 2), "d/b": file(1, 3), "e": dir, "e/f": dir, "e/f/g": file(1, 4), "was": dir, "was/x": file(1, 5), "m": dir, "m/in": file(1, 6), "etc": dir, "etc/hosts": file(1, 7), "tmp/t": file(1, 8)}
 	now := listing{files: known{
 		"d": dir, "d/a": file(1, 2), "d/b": file(2, 3), "d/link": file(1, 2), "was": file(2, 9), "new": dir, "etc": dir, "etc/hosts": file(9, 7), "m/in": file(1, 6),

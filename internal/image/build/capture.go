@@ -14,7 +14,6 @@ import (
 	"time"
 
 	erofs "github.com/erofs/go-erofs"
-	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
@@ -29,6 +28,14 @@ const tmp = "tmp"
 // whiteout is the prefix of the name that says that a file was removed.
 const whiteout = ".wh."
 
+// The types of files in a mode of stat(2), on Linux, where the sandboxes are.
+const (
+	typeMask    = 0o170000
+	typeDir     = 0o040000
+	typeFile    = 0o100000
+	typeSymlink = 0o120000
+)
+
 // entry is what tells a file from itself after a change. Programs inside can set all but the last three.
 type entry struct {
 	mode, uid, gid uint32
@@ -37,7 +44,7 @@ type entry struct {
 	ino, dev       uint64 // not in an image
 }
 
-func (e entry) isDir() bool { return e.mode&unix.S_IFMT == unix.S_IFDIR }
+func (e entry) isDir() bool { return e.mode&typeMask == typeDir }
 
 // same reports whether a file is as it was. The times of a directory are those of what is in it.
 func (e entry) same(old entry) bool {
@@ -48,7 +55,7 @@ func (e entry) same(old entry) bool {
 }
 
 // setID are the bits that some engines leave out when they unpack an image.
-const setID = unix.S_ISUID | unix.S_ISGID
+const setID = 0o6000
 
 // untouched reports whether a file is as it is in the image, and was not changed since the sandbox was
 // created. Some engines mount the image, where the time of change is the time of the content, and others unpack
@@ -79,11 +86,11 @@ func knownOf(files *image.Tree) (known, error) {
 		e.ctime = e.mtime
 		switch info.Mode().Type() {
 		case fs.ModeDir:
-			e.mode |= unix.S_IFDIR
+			e.mode |= typeDir
 		case fs.ModeSymlink:
-			e.mode |= unix.S_IFLNK
+			e.mode |= typeSymlink
 		default:
-			e.mode |= unix.S_IFREG
+			e.mode |= typeFile
 		}
 		k[name] = e
 		return nil

@@ -328,7 +328,7 @@ func (s *stage) owner(ctx context.Context, text string) (ids, error) {
 	if text == "" {
 		return ids{}, nil
 	}
-	if s.work.b.OneOwner {
+	if s.sandbox.OneOwner() {
 		s.warn("the owner %s is not kept: the files in sandboxes of a daemon without root belong to one user", text)
 		return ids{}, nil
 	}
