@@ -87,7 +87,9 @@ func (b *bench) clients(ctx context.Context) (err error) {
 		runCodeNative: func() ([]subject, error) {
 			return codeSubjects(ctx, p.app, "native", runCodeNative, kernelNative, &undo)
 		},
-		e2bCreate: func() ([]subject, error) { return b.sdkSubjects(ctx, &undo) },
+		e2bCreate:   func() ([]subject, error) { return b.sdkSubjects(ctx, &undo) },
+		pageURL:     func() ([]subject, error) { return portSubjects(ctx, p.app, &undo) },
+		buildCached: func() ([]subject, error) { return buildSubject(ctx, p.app) },
 	} {
 		more, err := add()
 		if err != nil {
@@ -248,5 +250,7 @@ func clientGoals() []goal {
 		{what: "the same, native", subject: runCodeNative, metric: total, peer: kernelNative, maxRatio: 2},
 		{what: "Sandbox.create and commands.run of E2B's SDK, against the Go client", subject: e2bCreate, metric: total, peer: ourCreate, maxRatio: 1.3},
 		{what: "commands.run of E2B's SDK, against the Go client", subject: e2bRun, metric: total, peer: ourRun, maxRatio: 1.3},
+		{what: "a page by the URL of its port, over a forwarded port", subject: pageURL, metric: total, peer: pageForward, maxMS: 1},
+		{what: "image build of ten cached steps", subject: buildCached, metric: total, maxMS: 1000},
 	}
 }

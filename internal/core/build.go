@@ -152,17 +152,16 @@ func (b *buildSandboxes) Start(ctx context.Context, ref string) (build.Sandbox, 
 	if err != nil {
 		return nil, err
 	}
-	return &buildSandbox{s: b.s, caller: b.caller, id: sb.ID, oneOwner: oneOwner(sb), release: release}, nil
+	return &buildSandbox{s: b.s, caller: b.caller, id: sb.ID, traits: build.Traits{OneOwner: oneOwner(sb), NoNetwork: sb.Network == api.NetworkNone}, release: release}, nil
 }
 
 // buildSandbox is one of them.
 type buildSandbox struct {
-	s      *Service
-	caller Caller
-	id     string
-	// oneOwner: see OneOwner.
-	oneOwner bool
-	release  func()
+	s       *Service
+	caller  Caller
+	id      string
+	traits  build.Traits
+	release func()
 }
 
 // Close implements build.Sandbox.
@@ -217,15 +216,15 @@ func exitStatus(res api.Result) (int, error) {
 // Unpack implements build.Sandbox.
 func (b *buildSandbox) Unpack(ctx context.Context, dir string, tar io.Reader) error {
 	o := api.TarInOptions{Owner: api.OwnerKeep}
-	if b.oneOwner {
+	if b.traits.OneOwner {
 		o.Owner = ""
 	}
 	_, err := b.s.TarIn(ctx, b.caller, b.id, dir, o, tar)
 	return err
 }
 
-// OneOwner implements build.Sandbox.
-func (b *buildSandbox) OneOwner() bool { return b.oneOwner }
+// Traits implements build.Sandbox.
+func (b *buildSandbox) Traits() build.Traits { return b.traits }
 
 // oneOwner reports whether the files of a sandbox can only belong to its root user: the sandboxes of a daemon
 // without root have one ID, unless another daemon runs them.
@@ -234,8 +233,8 @@ func oneOwner(sb api.Sandbox) bool {
 }
 
 // Pack implements build.Sandbox.
-func (b *buildSandbox) Pack(ctx context.Context, dir string, w io.Writer) error {
-	_, err := b.s.TarOut(ctx, b.caller, b.id, dir, api.TarOutOptions{KeepLinks: true}, w)
+func (b *buildSandbox) Pack(ctx context.Context, dir string, exclude []string, w io.Writer) error {
+	_, err := b.s.TarOut(ctx, b.caller, b.id, dir, api.TarOutOptions{Exclude: exclude, KeepLinks: true}, w)
 	return err
 }
 

@@ -31,6 +31,9 @@ type Layer struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
+// layerUnused is how long a cached layer that no build uses is kept.
+const layerUnused = 90 * 24 * time.Hour
+
 // maxLayerKey bounds the record of a cached layer.
 const maxLayerKey = 64 << 10
 
@@ -121,7 +124,7 @@ func (s *Store) TrimLayers(most int64) error {
 		if err == nil {
 			err = readJSON(path, &l)
 		}
-		if err != nil || l.Digest != "" && !s.present(l) {
+		if err != nil || l.Digest != "" && !s.present(l) || time.Since(info.ModTime()) > layerUnused {
 			_ = os.Remove(path) // it is of no use
 			continue
 		}

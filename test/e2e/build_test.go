@@ -278,9 +278,12 @@ RUN --mount=type=cache,target=/cache/x,id=own --mount=type=secret,id=tok --mount
   wc -c < /run/secrets/tok; echo "${#TOK}"; cat /cache/x/n 2>/dev/null; echo one >> /cache/x/n; echo "$PWD"
 RUN --mount=type=tmpfs,target=/scratch --mount=type=bind,source=.,target=/ctx cat /ctx/f; echo x > /scratch/y
 RUN ls -d /cache /scratch /ctx /run/secrets 2>/dev/null; echo "end ${TOK:-unset}"
+RUN mkdir -p /has/sub && echo own > /has/sub/own && touch -d @1000 /has/sub/own /has/sub /has
+RUN --mount=type=cache,target=/has,id=has mkdir -p /has/more && echo x > /has/more/x && echo y > /has/sub/y
+RUN find /has -type f
 `}
 	first, second := b.build(req, tarfile.Regular("f", "from the context\n")), b.build(req, tarfile.Regular("f", "from the context\n"))
-	if want := fmt.Sprintf("%d\n%d\n/\nfrom the context\nend unset\n", len(value), len(value)); first.output != want {
+	if want := fmt.Sprintf("%d\n%d\n/\nfrom the context\nend unset\n/has/sub/own\n", len(value), len(value)); first.output != want {
 		b.Errorf("the first: %q, want %q", first.output, want)
 	}
 	if !strings.Contains(second.output, "\none\n/\n") {
@@ -458,6 +461,9 @@ USER nobody
 CMD ["hello", "-g", "from a build"]
 `,
 	})
+	if left := b.shell("hello:1", "ls /var/cache/apt/archives/*.deb 2>/dev/null; true"); left != "" {
+		t.Errorf("the cache is in the image: %q", left)
+	}
 	if got := b.run("hello:1"); got != "from a build\n" {
 		t.Errorf("%q\n%s", got, out.output)
 	}

@@ -41,15 +41,23 @@ type Sandbox interface {
 	// Run runs a program to its end and kills what it left behind. It returns the exit status, or an error
 	// without one.
 	Run(ctx context.Context, p Program, output func(stream api.Stream, data []byte)) (status int, err error)
-	// OneOwner reports whether all files belong to root.
-	OneOwner() bool
+	// Traits does not change.
+	Traits() Traits
 	// Unpack unpacks a tar below a directory, with the owners of the tar unless all files belong to root.
 	Unpack(ctx context.Context, dir string, tar io.Reader) error
-	// Pack writes a tar of what is below a directory.
-	Pack(ctx context.Context, dir string, w io.Writer) error
+	// Pack writes a tar of what is below a directory, without the excluded paths, which are relative to it.
+	Pack(ctx context.Context, dir string, exclude []string, w io.Writer) error
 	Files
 	Trees
 	Close()
+}
+
+// Traits are what a build must know about its sandboxes.
+type Traits struct {
+	// OneOwner: all files belong to root.
+	OneOwner bool
+	// NoNetwork: the steps have no network.
+	NoNetwork bool
 }
 
 // Files are the files of a sandbox.

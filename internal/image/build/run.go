@@ -142,7 +142,11 @@ func (r *Run) do(ctx context.Context, s *stage) (err error) {
 		return err
 	}
 	if status != 0 {
-		return api.Errorf(api.CodeState, "exit status %d", status).WithHint("the lines above are what the program printed")
+		e := api.Errorf(api.CodeState, "exit status %d", status)
+		if s.sandbox.Traits().NoNetwork {
+			return e.WithHint("the lines above are what the program printed; the steps have no network, and --allow names the hosts that they need")
+		}
+		return e.WithHint("the lines above are what the program printed")
 	}
 	return nil
 }
@@ -177,19 +181,52 @@ func (m Mount) attach(ctx context.Context, s *stage, env map[string]string) (det
 	if made == "" && m.Type != mountCache {
 		return nil, api.Errorf(api.CodeUnsupported, "the %s mount at %s would hide what the image has there", m.Type, m.Target).WithHint("mount it at a path that the image does not have")
 	}
-	remove := func(ctx context.Context) error {
-		if made == "" {
-			return nil
+	remove := func(ctx context.Context) error { return s.sandbox.Remove(ctx, made) }
+	var own []string // files that the image has in the directory
+	if made == "" {
+		// The image has the directory: what it has there stays.
+		before, err := list(ctx, s.sandbox, m.Target, "")
+		if err != nil {
+			return nil, err
 		}
-		return s.sandbox.Remove(ctx, made)
+		for name, e := range before.files {
+			if !e.isDir() {
+				own = append(own, name)
+			}
+		}
+		if len(own) > maxOwn {
+			return nil, api.Errorf(api.CodeUnsupported, "the cache mount at %s would hide %d files of the image", m.Target, len(own)).WithHint("mount it at a directory that the image does not have")
+		}
+		remove = func(ctx context.Context) error { return s.removeNew(ctx, m.Target, before.files) }
 	}
 	switch m.Type {
 	case mountCache:
-		return m.attachCache(ctx, s, remove)
+		return m.attachCache(ctx, s, own, remove)
 	case mountBind:
 		return remove, s.copyFiles(ctx, &Copy{From: m.From, Sources: []string{path.Join("/", m.Source)}, Dest: m.Target, stage: m.stage, hasStage: m.hasStage})
 	}
 	return remove, s.makeDir(ctx, m.Target)
+}
+
+// maxOwn bounds the files that the image has at the target of a cache mount.
+const maxOwn = 1000
+
+// removeNew removes what a directory did not have before.
+func (s *stage) removeNew(ctx context.Context, dir string, before known) error {
+	now, err := list(ctx, s.sandbox, dir, "")
+	if err != nil {
+		return err
+	}
+	for name := range now.files {
+		_, had := before[name]
+		if _, above := before[path.Dir(name)]; had || !above && path.Dir(name) != "." {
+			continue // it goes with the directory that it is in
+		}
+		if err := s.sandbox.Remove(ctx, path.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // missing returns the topmost part of a path that is not in the sandbox, or empty.
@@ -241,12 +278,11 @@ type Caches interface {
 	Save(tenant, id string, write func(io.Writer) error) error
 }
 
-// attachCache copies the files of a cache into the sandbox, and back when the program has ended. What the
-// image has at the target stays in the image.
-func (m Mount) attachCache(ctx context.Context, s *stage, remove func(context.Context) error) (func(context.Context) error, error) {
+// attachCache copies the files of a cache into the sandbox, and back when the program has ended.
+func (m Mount) attachCache(ctx context.Context, s *stage, own []string, remove func(context.Context) error) (func(context.Context) error, error) {
 	caches, tenant := s.work.req.Caches, s.work.req.Tenant
 	detach := func(ctx context.Context) error {
-		err := caches.Save(tenant, m.ID, func(w io.Writer) error { return s.sandbox.Pack(ctx, m.Target, w) })
+		err := caches.Save(tenant, m.ID, func(w io.Writer) error { return s.sandbox.Pack(ctx, m.Target, own, w) })
 		if err != nil {
 			s.warn("the cache %s is not kept: %v", m.ID, err)
 		}
@@ -328,7 +364,7 @@ func (s *stage) owner(ctx context.Context, text string) (ids, error) {
 	if text == "" {
 		return ids{}, nil
 	}
-	if s.sandbox.OneOwner() {
+	if s.sandbox.Traits().OneOwner {
 		s.warn("the owner %s is not kept: the files in sandboxes of a daemon without root belong to one user", text)
 		return ids{}, nil
 	}
