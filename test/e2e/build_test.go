@@ -5,6 +5,7 @@ package e2e_test
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -137,6 +138,7 @@ func TestBuildImage(t *testing.T) {
 	onBuildEngines(t, func(b builds) {
 		b.stages()
 		b.changes()
+		b.adds()
 		b.mounts()
 		b.refusals()
 		b.commit()
@@ -233,6 +235,36 @@ const (
 	owners = "modes and owners"
 )
 
+// adds: ADD unpacks archives, and copies other files as they are.
+func (b builds) adds() {
+	b.Helper()
+	inner := tarfile.Pack(b.T, tarfile.Regular("in/x", "packed")).Bytes()
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	if _, err := z.Write(inner); err != nil || z.Close() != nil {
+		b.Fatal(err)
+	}
+	var text bytes.Buffer
+	z = gzip.NewWriter(&text)
+	if _, err := z.Write([]byte("a text")); err != nil || z.Close() != nil {
+		b.Fatal(err)
+	}
+	req := api.ImageBuildRequest{Name: "added:1", Dockerfile: `FROM base:1
+ADD plain.txt a.tar b.tar.gz c.gz d/ /added/
+COPY a.tar /kept/
+COPY --chmod=700 p*.txt /many/
+COPY --from=host /etc/passwd /of-host
+WORKDIR sub
+COPY plain.txt renamed
+`}
+	b.build(req, tarfile.Regular("plain.txt", "plain"), tarfile.Regular("a.tar", string(inner)), tarfile.Regular("b.tar.gz", zipped.String()),
+		tarfile.Regular("c.gz", text.String()), tarfile.Regular("d/e/f", "deep"), tarfile.Regular("p2.txt", "second"))
+	got := b.shell("added:1", "cat /added/plain.txt /added/in/x /added/e/f; ls /added /kept; stat -c '%a %n' /many/*; cat /sub/renamed; head -c 4 /of-host; pwd")
+	if want := "plainpackeddeep/added:\nc.gz\ne\nin\nplain.txt\n\n/kept:\na.tar\n700 /many/p2.txt\n700 /many/plain.txt\nplainroot/sub\n"; got != want {
+		b.Errorf("%q, want %q", got, want)
+	}
+}
+
 // changes: what a layer holds of a change.
 func (b builds) changes() {
 	b.Helper()
@@ -291,6 +323,18 @@ RUN find /has -type f
 	}
 	if first.img.Digest != second.img.Digest {
 		b.Error("the mounts changed the image")
+	}
+	// The files of a bind mount are what the step depends on.
+	req.NoCache = false
+	if ran := b.build(req, tarfile.Regular("f", "from the context\n")).ran(); len(ran) > 0 {
+		b.Errorf("the same files run %v", ran)
+	}
+	if out := b.build(req, tarfile.Regular("f", "changed\n")); !strings.Contains(out.output, "changed\n") || slices.Contains(out.ran(), 1) {
+		b.Errorf("other files run %v: %q", out.ran(), out.output)
+	}
+	gone := api.ImageBuildRequest{Name: "mounts:2", Dockerfile: "FROM base:1\nRUN --mount=type=cache,target=/gone --mount=type=tmpfs,target=/too rm -r /gone /too"}
+	if out := b.build(gone); len(out.warnings) != 1 || !strings.Contains(out.warnings[0], "/gone") {
+		b.Errorf("a cache that the program removes: %q", out.warnings)
 	}
 	err := filepath.WalkDir(b.h.Dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

@@ -71,7 +71,11 @@ func (s *stage) source(ctx context.Context, c *Copy) (files *image.Tree, done fu
 			return nil, none, err
 		}
 		defer release()
-		if files, err = s.work.b.Images.OpenFiles(ctx, img.Digest); err != nil {
+		ref := img.Digest
+		if img.Name == api.DefaultImage {
+			ref = img.Name
+		}
+		if files, err = s.work.b.Images.OpenFiles(ctx, ref); err != nil {
 			return nil, none, err
 		}
 	case s.work.req.Context == nil:
@@ -274,7 +278,7 @@ func (c *Copy) fromIdentity(ctx context.Context, s *stage) ([]string, error) {
 }
 
 // plain removes from a header what does not identify a file.
-func plain(h *tar.Header) { h.ModTime = h.ModTime.UTC().Truncate(1 << 62) }
+func plain(h *tar.Header) { h.ModTime = time.Unix(0, 0) }
 
 func (c *Copy) do(ctx context.Context, s *stage) error { return s.copyFiles(ctx, c) }
 

@@ -92,15 +92,32 @@ type Run struct {
 	Mounts    []Mount
 }
 
-func (r *Run) identify(_ context.Context, s *stage) (string, error) {
+func (r *Run) identify(ctx context.Context, s *stage) (string, error) {
+	var binds []string // what is in bind mounts
+	for _, m := range r.Mounts {
+		if m.Type != mountBind {
+			continue
+		}
+		id, err := m.files().identify(ctx, s)
+		if err != nil {
+			return "", err
+		}
+		binds = append(binds, id)
+	}
 	data, err := json.Marshal(struct {
 		Argv      []string
 		Script    []byte
 		User, Cwd string
 		Env       map[string]string
 		Mounts    []Mount
-	}{r.Argv, r.Script, r.user(s), cmp.Or(r.Cwd, s.state.Cwd()), s.state.env(), r.Mounts})
+		Binds     []string
+	}{r.Argv, r.Script, r.user(s), cmp.Or(r.Cwd, s.state.Cwd()), s.state.env(), r.Mounts, binds})
 	return string(data), err
+}
+
+// files are the files of a bind mount.
+func (m Mount) files() *Copy {
+	return &Copy{From: m.From, Sources: []string{path.Join("/", m.Source)}, Dest: m.Target, stage: m.stage, hasStage: m.hasStage}
 }
 
 func (r *Run) user(s *stage) string { return cmp.Or(r.User, s.state.Config.User, "root") }
@@ -123,7 +140,7 @@ func (r *Run) do(ctx context.Context, s *stage) (err error) {
 		if err := s.put(ctx, scriptPath, r.Script, tar.Header{Mode: 0o755}); err != nil {
 			return err
 		}
-		undo = append(undo, func(ctx context.Context) error { return s.sandbox.Remove(ctx, scriptPath) })
+		undo = append(undo, func(ctx context.Context) error { return s.remove(ctx, scriptPath) })
 		p.Argv = []string{scriptPath}
 	}
 	for _, m := range r.Mounts {
@@ -181,7 +198,7 @@ func (m Mount) attach(ctx context.Context, s *stage, env map[string]string) (det
 	if made == "" && m.Type != mountCache {
 		return nil, api.Errorf(api.CodeUnsupported, "the %s mount at %s would hide what the image has there", m.Type, m.Target).WithHint("mount it at a path that the image does not have")
 	}
-	remove := func(ctx context.Context) error { return s.sandbox.Remove(ctx, made) }
+	remove := func(ctx context.Context) error { return s.remove(ctx, made) }
 	var own []string // files that the image has in the directory
 	if made == "" {
 		// The image has the directory: what it has there stays.
@@ -203,7 +220,7 @@ func (m Mount) attach(ctx context.Context, s *stage, env map[string]string) (det
 	case mountCache:
 		return m.attachCache(ctx, s, own, remove)
 	case mountBind:
-		return remove, s.copyFiles(ctx, &Copy{From: m.From, Sources: []string{path.Join("/", m.Source)}, Dest: m.Target, stage: m.stage, hasStage: m.hasStage})
+		return remove, s.copyFiles(ctx, m.files())
 	}
 	return remove, s.makeDir(ctx, m.Target)
 }
@@ -214,7 +231,7 @@ const maxOwn = 1000
 // removeNew removes what a directory did not have before.
 func (s *stage) removeNew(ctx context.Context, dir string, before known) error {
 	now, err := list(ctx, s.sandbox, dir, "")
-	if err != nil {
+	if err != nil && api.CodeOf(err) != api.CodeNotFound {
 		return err
 	}
 	for name := range now.files {
@@ -222,11 +239,20 @@ func (s *stage) removeNew(ctx context.Context, dir string, before known) error {
 		if _, above := before[path.Dir(name)]; had || !above && path.Dir(name) != "." {
 			continue // it goes with the directory that it is in
 		}
-		if err := s.sandbox.Remove(ctx, path.Join(dir, name)); err != nil {
+		if err := s.remove(ctx, path.Join(dir, name)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// remove removes a file, or a directory with what is in it, unless the program has removed it.
+func (s *stage) remove(ctx context.Context, name string) error {
+	err := s.sandbox.Remove(ctx, name)
+	if api.CodeOf(err) == api.CodeNotFound {
+		return nil
+	}
+	return err
 }
 
 // missing returns the topmost part of a path that is not in the sandbox, or empty.
@@ -266,7 +292,7 @@ func (m Mount) attachSecret(ctx context.Context, s *stage, env map[string]string
 	if made == "" {
 		return nil, api.Errorf(api.CodeUnsupported, "the secret at %s would replace a file of the image", m.Target)
 	}
-	return func(ctx context.Context) error { return s.sandbox.Remove(ctx, made) },
+	return func(ctx context.Context) error { return s.remove(ctx, made) },
 		s.put(ctx, m.Target, value, tar.Header{Mode: m.Mode, Uid: m.UID, Gid: m.GID})
 }
 
