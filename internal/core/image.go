@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -72,8 +73,12 @@ func (s *Service) InspectImage(_ context.Context, caller Caller, ref string) (ap
 	if api.ValidDigest(is) {
 		names = s.opts.Images.Names(is)
 	}
-	if !policy.SeesImage(caller, rules, img.Digest, names...) {
+	seen := slices.IndexFunc(names, func(name string) bool { return policy.SeesImage(caller, rules, img.Digest, name) })
+	if seen < 0 && !policy.SeesImage(caller, rules, img.Digest, names...) {
 		return api.Image{}, image.NotHere(is)
+	}
+	if seen >= 0 && api.ValidDigest(is) {
+		img.Name = names[seen] // not the name that another tenant has for it
 	}
 	return img, nil
 }
