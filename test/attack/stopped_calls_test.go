@@ -479,7 +479,9 @@ func operations(t *testing.T) map[string]operation {
 			o.deadline, _ = op.Extensions["x-deadline"].(string)
 			if op.RequestBody != nil {
 				for kind := range op.RequestBody.Value.Content {
-					o.kind = kind
+					if o.kind == "" || kind == "application/json" { // which the bodies here are
+						o.kind = kind
+					}
 				}
 			}
 			all[op.OperationID] = o
