@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
-	"path"
 	"slices"
 	"strings"
 
@@ -149,7 +148,7 @@ func (t templateStep) resolve() (func(*build.State) (build.Op, error), error) {
 		}, nil
 	case "WORKDIR":
 		return func(s *build.State) (build.Op, error) {
-			s.Config.WorkingDir = under(s.Cwd(), t.arg(0))
+			s.Config.WorkingDir = s.Path(t.arg(0))
 			return build.MakeDir(s.Config.WorkingDir, s.Config.User), nil
 		}, nil
 	case "USER":
@@ -161,18 +160,10 @@ func (t templateStep) resolve() (func(*build.State) (build.Op, error), error) {
 	return bad("is not a step")
 }
 
-// under is a path relative to a directory.
-func under(dir, name string) string {
-	if path.IsAbs(name) {
-		return path.Clean(name)
-	}
-	return path.Join(dir, name)
-}
-
 func (t templateStep) copy(s *build.State) (build.Op, error) {
 	dest := t.arg(1)
 	c := &build.Copy{
-		Upload: t.FilesHash, Sources: []string{t.arg(0)}, Dest: under(s.Cwd(), dest),
+		Upload: t.FilesHash, Sources: []string{t.arg(0)}, Dest: s.Path(dest),
 		DestIsDir: strings.HasSuffix(dest, "/") || dest == ".", Owner: t.arg(2), Mode: t.arg(3),
 	}
 	if c.Owner == "" {

@@ -157,7 +157,7 @@ func (s *Server) builtTemplate(r request, image string) (*api.Image, error) {
 	return &im, nil
 }
 
-// discard removes a sandbox whose create has failed.
+// discard removes a sandbox that has no record.
 func (s *Server) discard(ctx context.Context, caller core.Caller, id string) {
 	if _, err := s.core.Delete(context.WithoutCancel(ctx), caller, id); err != nil {
 		s.log.Error("remove a sandbox without a record", "sandbox", id, "error", err)

@@ -62,8 +62,6 @@ func (s *Server) tryTemplate(ctx context.Context, caller core.Caller, t *templat
 		return err
 	}
 	err = s.startTemplate(ctx, caller, sb.ID, im)
-	if _, derr := s.core.Delete(context.WithoutCancel(ctx), caller, sb.ID); derr != nil {
-		s.log.Error("remove the sandbox of a template", "sandbox", sb.ID, "error", derr)
-	}
+	s.discard(ctx, caller, sb.ID)
 	return err
 }

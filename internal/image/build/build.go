@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"path"
 	"runtime"
 	"strconv"
 	"strings"
@@ -365,14 +364,6 @@ func hash(parts ...string) string {
 	data, _ := json.Marshal(parts) // strings always encode
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
-}
-
-// absolute is a path of an instruction as an absolute one.
-func absolute(dir, p string) string {
-	if path.IsAbs(p) {
-		return path.Clean(p)
-	}
-	return path.Join("/", dir, p)
 }
 
 // explain names the step of an error.

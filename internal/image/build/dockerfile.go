@@ -307,7 +307,7 @@ func (p *planner) resolve(s *State, cmd instructions.Command) (Op, error) {
 	case *instructions.EntrypointCommand:
 		s.Config.Entrypoint, s.Config.Cmd = s.command(c.ShellDependantCmdLine), nil
 	case *instructions.WorkdirCommand:
-		s.Config.WorkingDir = absolute(s.Cwd(), c.Path)
+		s.Config.WorkingDir = s.Path(c.Path)
 		return &makeDir{path: s.Config.WorkingDir}, nil
 	case *instructions.RunCommand:
 		return p.run(s, c)
@@ -358,7 +358,7 @@ func (p *planner) copy(s *State, in instructions.SourcesAndDest, c Copy, expand 
 	if i, ok := p.plan.find(c.From); ok && c.From != "" {
 		c.stage, c.hasStage = i, true
 	}
-	c.Dest = absolute(s.Cwd(), in.DestPath)
+	c.Dest = s.Path(in.DestPath)
 	c.DestIsDir = strings.HasSuffix(in.DestPath, "/") || in.DestPath == "." || strings.HasSuffix(in.DestPath, "/.") || in.DestPath == ""
 	return &c, nil
 }

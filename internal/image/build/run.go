@@ -71,7 +71,7 @@ func (m *Mount) complete(s *State) error {
 		return api.Errorf(api.CodeUnsupported, "--mount=type=%s isn't supported", m.Type)
 	}
 	if m.Target != "" {
-		m.Target = absolute(s.Cwd(), m.Target)
+		m.Target = s.Path(m.Target)
 		if m.Target == "/" {
 			return api.Invalid("dockerfile", "a mount cannot be at /")
 		}

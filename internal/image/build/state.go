@@ -3,6 +3,7 @@ package build
 import (
 	"errors"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -38,6 +39,14 @@ func (s *State) Cwd() string {
 		return "/"
 	}
 	return s.Config.WorkingDir
+}
+
+// Path is a path of an instruction as an absolute one.
+func (s *State) Path(p string) string {
+	if path.IsAbs(p) {
+		return path.Clean(p)
+	}
+	return path.Join("/", s.Cwd(), p)
 }
 
 // SetEnv sets a variable of the image.
