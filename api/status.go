@@ -94,6 +94,11 @@ type EngineReport struct {
 	// SharesHostFS means that its sandboxes use files of this machine. If it is false, a workspace
 	// is a volume of the engine, and no file of the host is visible inside.
 	SharesHostFS bool `json:"shares_host_fs"`
+	// CopiesFiles means that its sandboxes have copies of the workspace and of mounted directories,
+	// which are synchronized with those of this machine. It does not go with SharesHostFS.
+	CopiesFiles bool `json:"copies_files,omitempty"`
+	// OwnImages means that an image is a template at a service, by its name there.
+	OwnImages bool `json:"own_images,omitempty"`
 	// Facts are details for people: platform, cgroup version, rootless.
 	Facts map[string]string `json:"facts,omitempty"`
 }

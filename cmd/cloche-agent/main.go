@@ -17,11 +17,11 @@ import (
 	"path"
 
 	"github.com/cloche-dev/cloche/internal/agent/guest"
-	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
+	"github.com/cloche-dev/cloche/internal/engine/inner"
 )
 
 func main() {
-	if path.Base(os.Args[0]) == inner.Argv0 {
+	if path.Base(os.Args[0]) == inner.Argv0 || len(os.Args) > 1 && os.Args[1] == inner.Argv0 {
 		os.Exit(inner.Main())
 	}
 	os.Exit(guest.Main())

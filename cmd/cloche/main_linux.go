@@ -9,8 +9,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/guest"
 	"github.com/cloche-dev/cloche/internal/egress/fdstore"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
-	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
+	"github.com/cloche-dev/cloche/internal/engine/inner"
 	"github.com/cloche-dev/cloche/internal/engine/oci"
 )
 

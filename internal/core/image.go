@@ -140,7 +140,7 @@ func (s *Service) pull(ctx context.Context, caller Caller, grant policy.ImageGra
 // removed until release is called.
 func (s *Service) fetch(ctx context.Context, caller Caller, permit policy.Permit, progress func(step string)) (_ policy.Permit, release func(), err error) {
 	grant := permit.Image()
-	if grant.Ref == api.DefaultImage {
+	if grant.Ref == api.DefaultImage || permit.Tier() == api.TierRemote {
 		return permit, func() {}, nil
 	}
 	img, _, here := s.opts.Images.Look(grant.Ref)

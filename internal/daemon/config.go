@@ -18,6 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/config"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/engine/e2b"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/ingress"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -78,6 +79,20 @@ const (
 	keyE2BProfile = "e2b.profile"
 	keyE2BAllow   = "e2b.allow"
 	keyE2BDomain  = "e2b.domain"
+
+	// These name the service of the engine e2b.
+	keyE2BKey        = "e2b.api_key"
+	keyE2BURL        = "e2b.api_url"
+	keyE2BSandboxURL = "e2b.sandbox_url"
+	keyE2BTemplate   = "e2b.template"
+	keyE2BLifetime   = "e2b.lifetime"
+	keyE2BNetworkOff = "e2b.network_off"
+)
+
+// The values of keyE2BNetworkOff: whether the service must confirm that a sandbox has no network.
+const (
+	networkConfirmed = "confirmed"
+	networkAssumed   = "assumed"
 )
 
 // DefaultWaiting is how many agents of the engine native wait by default: as many as a user of two
@@ -148,6 +163,12 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyE2BProfile},
 		{Name: keyE2BAllow, List: true},
 		{Name: keyE2BDomain, Check: domainNamed},
+		{Name: keyE2BKey, Env: "E2B_API_KEY"},
+		{Name: keyE2BURL, Env: "E2B_API_URL"},
+		{Name: keyE2BSandboxURL, Env: "E2B_SANDBOX_URL"},
+		{Name: keyE2BTemplate},
+		{Name: keyE2BLifetime, Default: []string{e2b.DefaultLifetime.String()}, Check: lasts},
+		{Name: keyE2BNetworkOff, Default: []string{networkConfirmed}, Check: one(networkConfirmed, networkAssumed)},
 		{Name: keyPortsListen, Check: hostPort},
 		{Name: keyPortsURL, Check: portsURL},
 		{Name: keyPortsCert, Path: true},
@@ -315,10 +336,7 @@ func Configure(in ConfigInput) (Configuration, error) {
 		TLSCert: textOf(settings, keyPortsCert), TLSKey: textOf(settings, keyPortsKey),
 	}
 	out.Config.Box, _ = boxAt(textOf(settings, keyBoxListen)) // it was checked
-	out.Config.E2B = E2B{
-		Listen: textOf(settings, keyE2BListen), Profile: textOf(settings, keyE2BProfile), Allow: valuesOf(settings, keyE2BAllow),
-		Domain: textOf(settings, keyE2BDomain),
-	}
+	out.Config.E2B = e2bOf(settings)
 	return out, nil
 }
 
@@ -391,14 +409,27 @@ func (c Configuration) usual(key string) any {
 	return ""
 }
 
+// e2bOf reads the settings about E2B's clients and services.
+func e2bOf(settings []config.Setting) E2B {
+	return E2B{
+		Listen: textOf(settings, keyE2BListen), Profile: textOf(settings, keyE2BProfile), Allow: valuesOf(settings, keyE2BAllow),
+		Domain: textOf(settings, keyE2BDomain),
+		Service: e2b.Options{
+			APIKey: textOf(settings, keyE2BKey), APIURL: textOf(settings, keyE2BURL), SandboxURL: textOf(settings, keyE2BSandboxURL),
+			Template: textOf(settings, keyE2BTemplate), Lifetime: durationOf(settings, keyE2BLifetime),
+			AssumeNoNetwork: textOf(settings, keyE2BNetworkOff) == networkAssumed,
+		},
+	}
+}
+
 // Show lists every setting, and the keys of the policy file that are set, with where
-// they come from. A token is never shown.
+// they come from. A token or key is never shown.
 func (c Configuration) Show() ([]Shown, error) {
 	var out []Shown
 	for _, s := range c.Settings {
 		one := Shown{Key: s.Name, Value: s.Text(), Source: string(s.Source)}
 		switch {
-		case s.Name == keyToken:
+		case s.Name == keyToken, s.Name == keyE2BKey:
 			one.Value = "unset"
 			if s.Text() != "" {
 				one.Value = "set"

@@ -12,8 +12,26 @@ import (
 	"github.com/cloche-dev/cloche/internal/core"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/engine/e2b"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
+
+// openRemote makes the engines whose sandboxes another program runs: a daemon of containers, or a
+// service.
+func (h *app) openRemote(cfg Config) ([]engine.Engine, error) {
+	engines, err := h.openContainers(cfg)
+	if err != nil {
+		return nil, err
+	}
+	o := cfg.E2B.Service
+	o.Inner, o.Logger = innerProgram, h.log
+	e, err := e2b.New(o)
+	if err != nil {
+		return nil, fmt.Errorf("make engine %s: %w", e2b.Name, err)
+	}
+	h.closers = append(h.closers, func(context.Context) error { return e.Close() })
+	return append(engines, e), nil
+}
 
 // openContainers makes the engines that have daemons of their own.
 func (h *app) openContainers(cfg Config) ([]engine.Engine, error) {

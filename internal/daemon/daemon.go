@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/engine/e2b"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
@@ -90,7 +91,8 @@ type Box struct {
 	Out io.Writer
 }
 
-// E2B says how a daemon serves clients of E2B: at its TCP addresses, and at one of their own.
+// E2B says how a daemon serves clients of E2B, at its TCP addresses and at one of their own, and which
+// service the engine e2b uses.
 type E2B struct {
 	// Listen is the address of their own, such as 127.0.0.1:3000. It is empty if they have no such address.
 	Listen string
@@ -100,6 +102,8 @@ type E2B struct {
 	Allow   []string
 	// Domain is the domain of the names of ports; empty means no names.
 	Domain string
+	// Service is the service of the engine e2b, without Inner and Logger.
+	Service e2b.Options
 }
 
 // ContainerDaemon is what an operator says of a Docker daemon, or of a Podman service.

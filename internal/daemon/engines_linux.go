@@ -65,11 +65,11 @@ func (h *app) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engine,
 	}
 	h.closers = append(h.closers, func(context.Context) error { return oc.Close() })
 	engines := []engine.Engine{gv, nat, oc, jail}
-	containers, err := h.openContainers(cfg)
+	remote, err := h.openRemote(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	return gv, append(engines, containers...), nil
+	return gv, append(engines, remote...), nil
 }
 
 // gvisorEngine is the first engine of this build, and what "auto" tries first. A

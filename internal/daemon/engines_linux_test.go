@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
+	"github.com/cloche-dev/cloche/internal/engine/e2b"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
 	"github.com/cloche-dev/cloche/internal/engine/native"
 	"github.com/cloche-dev/cloche/internal/engine/nsjail"
@@ -62,6 +63,8 @@ func tableOf(t *testing.T) string {
 		kernel := "its own"
 		if _, shares := e.(engine.Host); shares {
 			kernel = "the host's"
+		} else if _, remote := e.(engine.Remote); remote {
+			kernel = "the service's"
 		}
 		for i, cell := range []string{" `" + e.Name() + "` |", "---|", " " + string(a.Tier) + " |", " " + kernel + " |", yes(a.Link), yes(a.Pinned), yes(a.Refusals), yes(a.Pause), yes(a.Layer)} {
 			rows[i] += cell
@@ -101,5 +104,7 @@ func builtEngines(t *testing.T) []described {
 		e, err := docker.New(docker.Options{Name: name, Hosts: []string{fmt.Sprintf("unix://%s/%s.sock", dir, name)}, Inner: func() ([]byte, error) { return nil, nil }})
 		add(e, err)
 	}
+	remote, err := e2b.New(e2b.Options{Inner: func() ([]byte, error) { return nil, nil }})
+	add(remote, err)
 	return all
 }

@@ -25,7 +25,7 @@ func (kernels) Prepare(string, float64, bool) {}
 // openEngines makes the engines of this build: those whose sandboxes run on another
 // machine, be it a virtual one. The others say why they are not here.
 func (h *app) openEngines(cfg Config, _ bool) (kernels, []engine.Engine, error) {
-	containers, err := h.openContainers(cfg)
+	remote, err := h.openRemote(cfg)
 	if err != nil {
 		return kernels{}, nil, err
 	}
@@ -33,7 +33,7 @@ func (h *app) openEngines(cfg Config, _ bool) (kernels, []engine.Engine, error) 
 	for _, name := range []string{"gvisor", "native", "oci", "nsjail"} {
 		engines = append(engines, absent(name))
 	}
-	return kernels{}, append(engines, containers...), nil
+	return kernels{}, append(engines, remote...), nil
 }
 
 // absent is an engine by its name, which needs the kernel of Linux below it and so is not

@@ -255,6 +255,9 @@ type Root struct {
 	Image string
 	// ReadOnly gives it no writable layer.
 	ReadOnly bool
+	// Template is the name of a template that a Remote has, in the place of an Image. Empty is its
+	// default one. Other engines get none.
+	Template string
 	// Upper is a host path of a tar that RootWriter wrote. The writable layer starts with its
 	// content. Empty is an empty layer. It was made from the same Image, and is never combined
 	// with ReadOnly. The tar is untrusted: only the instance itself reads it.
@@ -302,6 +305,18 @@ type VolumeKeeper interface {
 	// RemoveVolume removes a volume with all its content. A missing volume is not an error. A
 	// volume that an instance uses is api.CodeState.
 	RemoveVolume(ctx context.Context, name string) error
+}
+
+// Remote is an Engine whose instances run at a service, on machines and kernels that this one knows
+// nothing about. Its Plans have no Mounts, no Link, no Limits and no Image, and their Tmpfs are left to
+// the service. Its unnamed Volumes are directories of the root. The agent is started as uid 0, nothing
+// keeps root inside from it, and it gets no cgroups.
+//
+// An instance ends at the latest when the lifetime at the service is over after this process has died.
+// For one that dies with its parent, that is a minute at most.
+type Remote interface {
+	// AgentDir is where Agent.Target has to be.
+	AgentDir() string
 }
 
 // PathRule is the access to Path, and all below it, in the mount at Target.

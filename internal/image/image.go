@@ -4,7 +4,11 @@
 // image that carries the agent.
 package image
 
-import "github.com/cloche-dev/cloche/api"
+import (
+	"path"
+
+	"github.com/cloche-dev/cloche/api"
+)
 
 // HostHint is the sentence that belongs to the error about a program which is
 // not in a sandbox made from the host image.
@@ -38,6 +42,18 @@ type Rootfs struct {
 	Config *api.ImageConfig `json:"config,omitempty"`
 	// MissingHint belongs to the error about a program that is not there.
 	MissingHint string `json:"missing_hint,omitempty"`
+}
+
+// WorkingDir is where the image wants its processes to work. It is empty if the image says nothing that
+// means anything.
+func (r Rootfs) WorkingDir() string {
+	if r.Config == nil || !path.IsAbs(r.Config.WorkingDir) {
+		return ""
+	}
+	if dir := path.Clean(r.Config.WorkingDir); dir != "/" {
+		return dir
+	}
+	return ""
 }
 
 // Mount is a directory of this machine, to be mounted read-only.

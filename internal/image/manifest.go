@@ -200,9 +200,12 @@ func created(c *v1.ConfigFile) *time.Time {
 	return &at
 }
 
+// DefaultPath is the PATH of programs whose image sets none.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 // environment is the environment of an image's processes.
 func environment(c api.ImageConfig) map[string]string {
-	env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	env := map[string]string{"PATH": DefaultPath}
 	for _, line := range c.Env {
 		if key, value, ok := strings.Cut(line, "="); ok && key != "" && !strings.ContainsRune(line, 0) {
 			env[key] = value

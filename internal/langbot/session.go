@@ -276,6 +276,9 @@ func (s *Server) without(asked *api.SandboxSpec, e *api.Error) bool {
 		asked.Limits.MemoryBytes = 0
 	case limitPids:
 		asked.Limits.Pids = 0
+	case limitRoot:
+		asked.ReadOnlyRoot = new(false)
+		return true
 	}
 	return asked.Limits != before
 }
@@ -285,6 +288,7 @@ const (
 	limitCPUs   = "limits.cpus"
 	limitMemory = "limits.memory_bytes"
 	limitPids   = "limits.pids"
+	limitRoot   = "read_only_root"
 )
 
 // leftOut are the limits of a spec that its sandbox was not asked for.
@@ -292,7 +296,7 @@ func (s *Server) leftOut(spec boxSpec, asked api.SandboxSpec) (out []api.Unenfor
 	for _, l := range []struct {
 		field string
 		gone  bool
-	}{{limitCPUs, asked.Limits.CPUs == 0}, {limitMemory, asked.Limits.MemoryBytes == 0}, {limitPids, asked.Limits.Pids == 0}} {
+	}{{limitCPUs, asked.Limits.CPUs == 0}, {limitMemory, asked.Limits.MemoryBytes == 0}, {limitPids, asked.Limits.Pids == 0}, {limitRoot, spec.ReadOnlyRoot && !*asked.ReadOnlyRoot}} {
 		if l.gone {
 			out = append(out, api.Unenforced{Field: l.field, Reason: "this machine cannot enforce it, and compat.allow_unenforced_limits lets the session run without it"})
 		}

@@ -78,6 +78,8 @@ func (d *decision) autoEngine() (api.EngineReport, *api.Error) {
 	weaker := api.Tier("")
 	for _, r := range d.facts.Engines {
 		switch {
+		case r.Tier == api.TierRemote:
+			// It is chosen by name only.
 		case rank(r.Tier) < rank(least):
 			reasons = append(reasons, r.Name+": tier "+string(r.Tier)+" is below "+string(least))
 			if r.Usable && rank(r.Tier) > rank(weaker) {

@@ -9,9 +9,17 @@ import (
 // workspaces are its own volumes, which other engines cannot use.
 func checkHostFiles(d *decision) *api.Error {
 	w := d.spec.Workspace
-	w.Volume = !d.engine.SharesHostFS
-	if err := d.checkKeeper(w); err != nil || !w.Volume {
+	w.Volume = !d.engine.SharesHostFS && !d.engine.CopiesFiles
+	if err := d.checkKeeper(w); err != nil {
 		return err
+	}
+	if d.engine.OwnImages {
+		if err := d.checkService(w); err != nil {
+			return err
+		}
+	}
+	if !w.Volume {
+		return nil
 	}
 	where := "engine " + d.engine.Name + " shares no files with this host"
 	switch {
@@ -24,7 +32,7 @@ func checkHostFiles(d *decision) *api.Error {
 	case len(d.skills) > 0:
 		return unsupported(rules.ElementAt("skills", 0), "%s: the skills of this host cannot be mounted", where).
 			WithHint("copy the skill in, or use another engine")
-	case d.image.Ref == api.DefaultImage:
+	case d.image.Ref == api.DefaultImage && !d.engine.OwnImages:
 		return unsupported("image", "%s: the image %q is made of its tools", where, api.DefaultImage).
 			WithHint("name an image, such as debian:12, or another engine")
 	case d.snapshot != nil && d.snapshot.Scope != api.SnapshotRoot:
@@ -37,6 +45,30 @@ func checkHostFiles(d *decision) *api.Error {
 		return unsupported("workspace.quota", "%s: its workspace cannot be measured", where).
 			WithHint("leave the bound out, or use another engine")
 	}
+	return nil
+}
+
+// checkService refuses what a service whose sandboxes have copies of files cannot do, and notes which
+// defaults it does not enforce.
+func (d *decision) checkService(w *api.Workspace) *api.Error {
+	at := "engine " + d.engine.Name
+	switch {
+	case *d.spec.ReadOnlyRoot:
+		return unsupported("read_only_root", "%s: the root of its sandboxes cannot be read-only", at).
+			WithHint("set read_only_root to false, or use another engine")
+	case w.Layered:
+		return unsupported("workspace.layered", "%s: what is written to a copy of the workspace cannot be kept apart", at).
+			WithHint("leave layered out, or use another engine")
+	}
+	b := d.bounds()
+	for _, field := range []string{rules.FieldTmp, rules.FieldShm} {
+		if d.demanded[field] {
+			return unsupported(field, "%s: its service chooses the size", at).WithHint("leave %s out, or use another engine", field)
+		}
+		d.unenforced = append(d.unenforced, api.Unenforced{Field: field, Reason: "the service chooses the size"})
+	}
+	b.TmpBytes, b.ShmBytes = 0, 0
+	d.setBounds(b)
 	return nil
 }
 

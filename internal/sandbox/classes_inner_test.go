@@ -215,11 +215,11 @@ func TestWhatProgramsAreGiven(t *testing.T) {
 // An image says as whom its processes run, and where, as far as that means anything.
 func TestWhatAnImageSaysOfProcesses(t *testing.T) {
 	for dir, want := range map[string]string{"/work": "/work", "/work/../x/": "/x", "": "", "work": "", "/": "", "//": ""} {
-		if got := workingDir(image.Rootfs{Config: &api.ImageConfig{WorkingDir: dir}}); got != want {
+		if got := (image.Rootfs{Config: &api.ImageConfig{WorkingDir: dir}}).WorkingDir(); got != want {
 			t.Errorf("%q: %q", dir, got)
 		}
 	}
-	if got := workingDir(image.Rootfs{}); got != "" {
+	if got := (image.Rootfs{}).WorkingDir(); got != "" {
 		t.Errorf("without a configuration: %q", got)
 	}
 	for wanted, asked := range map[string]string{"1001": "", "root": "", "0:0": "", "7": "user"} {

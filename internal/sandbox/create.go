@@ -159,6 +159,7 @@ func (c *creation) run(ctx context.Context) (err error) {
 		{"network", c.openNetwork},
 		{"engine", c.startEngine},
 		{"connect", c.connect},
+		{"copies", c.fillCopies},
 		{"rules", c.restrict},
 		{"trust", c.writeTrust},
 		{"endpoints", c.openEndpoints},
@@ -252,6 +253,9 @@ func (c *creation) makeDir(context.Context) error {
 
 // stageDir takes over dir.
 func (c *creation) stageDir(dir *workspace.Dir, target string, readOnly bool) error {
+	if c.m.copier.remote(c.permit.Engine()) != nil {
+		return c.copyDir(dir, target, readOnly)
+	}
 	defer dir.Close()
 	var terms engine.Terms
 	closing := workspace.CloseNone
@@ -323,7 +327,12 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	c.s.token = agent.NewToken()
 	limits := c.s.info.Limits
 	told := agent.Config{Token: c.s.token, Port: agent.Port, PidsMax: limits.Pids, CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, SingleUser: os.Geteuid() != 0, User: c.s.info.User}
-	uid := uint32(agent.UID)
+	uid, target := uint32(agent.UID), agentTarget
+	if remote := c.m.copier.remote(c.permit.Engine()); remote != nil {
+		// Nothing at the service keeps root inside from the agent, so it needs no user of its own.
+		uid, target = 0, remote.AgentDir()
+		told.KernelGuardsInit, told.NoCgroup, told.SingleUser = true, true, false
+	}
 	if host, ok := c.m.engineNamed(c.permit.Engine()).(engine.Host); ok {
 		terms := host.Terms()
 		uid = 0
@@ -340,16 +349,18 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	c.plan.Dir = filepath.Join(c.s.dir, "engine")
 	c.plan.Hostname = hostname(c.s.name)
 	c.plan.DieWithParent = c.m.opts.Ephemeral
-	c.plan.Tmpfs = append(c.plan.Tmpfs,
-		engine.Tmpfs{Target: "/tmp", SizeBytes: limits.TmpBytes, Mode: 0o1777},
-		engine.Tmpfs{Target: "/dev/shm", SizeBytes: limits.ShmBytes, Mode: 0o1777},
-	)
+	if target == agentTarget {
+		c.plan.Tmpfs = append(c.plan.Tmpfs,
+			engine.Tmpfs{Target: "/tmp", SizeBytes: limits.TmpBytes, Mode: 0o1777},
+			engine.Tmpfs{Target: "/dev/shm", SizeBytes: limits.ShmBytes, Mode: 0o1777},
+		)
+	}
 	for _, r := range pathRules(c.s.snapshot()) {
 		c.plan.Rules = append(c.plan.Rules, engine.PathRule{Target: string(r.Target), Path: string(r.Path), Access: r.Access})
 	}
 	c.plan.Limits = engine.Limits{CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, Pids: limits.Pids, DiskBytes: c.permit.RootBytes()}
 	c.plan.Agent = engine.Agent{
-		Image: img, Target: agentTarget, Argv: []string{agentTarget + "/" + agent.Argv0}, UID: uid, Config: config, Port: agent.Port,
+		Image: img, Target: target, Argv: []string{target + "/" + agent.Argv0}, UID: uid, Config: config, Port: agent.Port,
 	}
 	return nil
 }
@@ -437,6 +448,7 @@ func (c *creation) commit(context.Context) error {
 		c.m.tell(c.s, api.EventDegraded, c.s.info.Degraded)
 	}
 	c.m.reaper.poke()
+	c.m.copier.keep(c.s)
 	return nil
 }
 
@@ -448,7 +460,7 @@ func (s *live) save() error {
 	used := s.lease.Used(now())
 	r := record{
 		Version: recordVersion, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
-		Endpoints: s.endpoints.Grants(), Ports: s.ports.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, LastUse: used, IdleSpent: s.lease.Spent,
+		Endpoints: s.endpoints.Grants(), Ports: s.ports.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, Copies: s.copies.Dirs(), KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, LastUse: used, IdleSpent: s.lease.Spent,
 	}
 	if err := r.write(s.dir, !s.making.Recorded()); err != nil {
 		return err

@@ -36,6 +36,7 @@ func (h handle) Agent(ctx context.Context) (*agent.Client, error) {
 func (m *Manager) connect(s *live) {
 	s.endpoints.Init(m.Service, endpoints.Names{ID: s.id, Name: s.name, Tenant: s.tenant}, handle{m, s})
 	s.ports.Init(m.ctx, handle{m, s})
+	s.copies.Told = m.copier.told(s)
 	s.deadlines.Init(deadline.Options{
 		Sandbox: s.id, Dir: s.dir, Context: m.ctx, Background: m.background, Logger: m.log, Grace: m.deadlineGrace, Look: m.deadlineLook,
 		Process: func(ctx context.Context, id string) (*api.Process, error) { return m.askAbout(ctx, s, id) },
@@ -210,4 +211,5 @@ func (m *Manager) assign() {
 	m.reaper = reaper{m: m, wake: make(chan struct{}, 1)}
 	m.retrier = retrier{m: m, pace: retry.Teardown()}
 	m.workspaces = workspaces{m: m}
+	m.copier = copier{m}
 }

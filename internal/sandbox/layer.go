@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/changes"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -117,7 +118,7 @@ func (ls layers) settle(ctx context.Context, caller policy.Caller, verb policy.V
 	}
 	defer l.lower.Close()
 	d := api.Diff{Scope: api.DiffWorkspace, Changes: []api.Change{}}
-	err = l.Walk(ctx, l.lower, func(c api.Change) error { tally(&d, c); return nil })
+	err = l.Walk(ctx, l.lower, func(c api.Change) error { changes.Tally(&d, c); return nil })
 	// What cannot be walked can still be forgotten; the counts are of what was seen.
 	if err != nil && (verb != policy.VerbRollback || api.CodeOf(err) != api.CodeTooLarge) {
 		return api.Diff{}, diskError(s, "compared", err)

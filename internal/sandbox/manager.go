@@ -30,6 +30,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/deadline"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 	"github.com/cloche-dev/cloche/internal/sandbox/files"
+	"github.com/cloche-dev/cloche/internal/sandbox/filesync"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
 	"github.com/cloche-dev/cloche/internal/sandbox/ports"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
@@ -135,6 +136,7 @@ type Manager struct {
 	refused    refusalReader
 	retrier    retrier
 	workspaces workspaces
+	copier     copier
 	// trap, which only tests set, fails or hangs at a named point of a create or
 	// an end.
 	trap func(ctx context.Context, point string) error
@@ -181,6 +183,8 @@ type live struct {
 	// endpoints are those that it has now.
 	endpoints endpoints.Table
 	ports     ports.Table
+	// copies are those of directories of this machine at a service.
+	copies filesync.Set
 
 	// space is what is known of what its workspace takes.
 	space quota.State

@@ -30,6 +30,7 @@ type reaper struct {
 // use counts one use of the sandbox, which holds its idle time until release is
 // called. Calling release again does nothing.
 func (s *live) use() (release func()) {
+	s.copies.Use()
 	s.mu.Lock()
 	s.lease.Use(now())
 	unsaved := s.lease.Unsaved(now())

@@ -142,6 +142,7 @@ func (rc recovery) reconcile(ctx context.Context, id string, found *finds) {
 		s.deadlines.Adopt(paused)
 		found.keeps(name, id)
 		rc.m.refused.attend(s, inst)
+		rc.m.copier.keep(s)
 		s.endpoints.Reopen(ctx)
 		rc.m.log.Info("sandbox adopted", "sandbox", id)
 	}
@@ -180,6 +181,7 @@ func (rc recovery) adopt(ctx context.Context, id, dir string, r *record) (*live,
 		s.info.State, s.info.Reason = api.StateFailed, "this daemon cannot reach it: the daemon's log says why"
 		return s, fmt.Errorf("recover sandbox %s: %w", id, err)
 	}
+	rc.m.copier.adopt(s, r.Copies)
 	s.inst = inst
 	s.agent = rc.m.newConn(s, inst)
 	s.agent.older = func(version int) {

@@ -1,15 +1,14 @@
 package sandbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
-	"slices"
 	"syscall"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 // leftover is an error that says what is still there because of it.
@@ -77,7 +76,7 @@ func (m *Manager) remains(s *live, err error) []api.Resource {
 		}
 	}
 	if _, serr := os.Lstat(s.dir); serr == nil {
-		disk, mounts = 1, mountsBelow(s.dir)
+		disk, mounts = 1, workspace.MountsBelow(s.dir)
 	}
 	count := map[api.ResourceKind]int{
 		api.ResourceListeners: s.endpoints.Len(), api.ResourceProcesses: runs, api.ResourceCgroup: group,
@@ -107,21 +106,4 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// mountsBelow counts this process's mounts below a directory; where there is no list
-// of them, there are none.
-func mountsBelow(dir string) (n int) {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return 0
-	}
-	for line := range bytes.Lines(data) {
-		// The fifth field is the place, with blanks written as \\040.
-		f := bytes.Fields(line)
-		if len(f) > 4 && slices.Equal(f[4][:min(len(f[4]), len(dir)+1)], []byte(dir+"/")) {
-			n++
-		}
-	}
-	return n
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 
@@ -20,6 +19,9 @@ import (
 // resolveImage finds the root filesystem, which was fetched before if it had to
 // be, and what its image says of the processes in it.
 func (c *creation) resolveImage(ctx context.Context) error {
+	if c.m.copier.remote(c.permit.Engine()) != nil {
+		return c.nameTemplate()
+	}
 	root, err := c.m.opts.Images.Resolve(ctx, c.s.info.Image, image.Need{
 		MountPoints: c.mountPoints(), ReadOnlyRoot: c.s.info.ReadOnlyRoot,
 	})
@@ -41,10 +43,29 @@ func (c *creation) resolveImage(ctx context.Context) error {
 	defer c.s.mu.Unlock()
 	c.s.info.ImageDigest = root.Digest
 	c.takeUser(root.User)
-	if dir := workingDir(root); dir != "" && c.permit.CwdOpen() {
+	if dir := root.WorkingDir(); dir != "" && c.permit.CwdOpen() {
 		c.s.info.Cwd, c.makeCwd = dir, !c.s.info.ReadOnlyRoot
 	}
 	c.s.image = imageFacts{Env: root.Env, Path: root.Image, MissingHint: root.MissingHint}
+	return nil
+}
+
+// nameTemplate has the image be a template of the service. Its digest is not known here, so a rule about
+// digests refuses it.
+func (c *creation) nameTemplate() error {
+	if err := c.permit.Image().Check("", ""); err != nil {
+		return err
+	}
+	if c.s.info.Image != api.DefaultImage {
+		c.plan.Root.Template = c.s.info.Image
+	}
+	c.plan.Root.ReadOnly = c.s.info.ReadOnlyRoot
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.s.info.User == "" {
+		c.s.info.User = "root"
+	}
+	c.s.image = imageFacts{Env: map[string]string{"PATH": image.DefaultPath}}
 	return nil
 }
 
@@ -67,18 +88,6 @@ func (c *creation) takeUser(wanted string) {
 			Reason: "the image wants another user, and a rootless sandbox has one id: its processes are root, which has no rights on the host, unless a user is named",
 		})
 	}
-}
-
-// workingDir is where the image wants its processes to work; empty when it says
-// nothing that means anything.
-func workingDir(root image.Rootfs) string {
-	if root.Config == nil || !path.IsAbs(root.Config.WorkingDir) {
-		return ""
-	}
-	if dir := path.Clean(root.Config.WorkingDir); dir != "/" {
-		return dir
-	}
-	return ""
 }
 
 // mountPoints are the paths at which the request puts something.

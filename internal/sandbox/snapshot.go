@@ -47,6 +47,11 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 	if err != nil {
 		return api.Snapshot{}, err
 	}
+	if s.snapshot().State == api.StateRunning {
+		if err := (handle{m, s}).SyncFiles(ctx); err != nil {
+			return api.Snapshot{}, err
+		}
+	}
 	draft, err := m.opts.Snapshots.Begin(s.tenant)
 	if err != nil {
 		return api.Snapshot{}, diskError(s, "copied", err)

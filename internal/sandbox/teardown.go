@@ -244,6 +244,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	s.mu.Lock()
 	inst, conn := s.inst, s.agent
 	s.mu.Unlock()
+	m.copier.last(ctx, s, conn)
 	s.endpoints.Close(ctx)
 	if conn != nil {
 		conn.Close()
@@ -283,6 +284,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	m.used(s, last)
 	s.procs.Settle()
 	m.removeCutWrites(ctx, s)
+	s.copies.Close()
 	return leaves(api.ResourceLeases, m.workspaces.detach(s, false))
 }
 

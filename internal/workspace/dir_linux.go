@@ -135,6 +135,15 @@ func (d *Dir) ID() (dev, ino uint64) { return d.stat.Dev, d.stat.Ino }
 // Owner is to whom the directory belongs.
 func (d *Dir) Owner() (uid, gid uint32) { return d.stat.Uid, d.stat.Gid }
 
+// Root returns the directory as a root for its own files. The caller closes it.
+func (d *Dir) Root() (*os.Root, error) {
+	root, err := os.OpenRoot(procPath(d.file))
+	if err != nil {
+		return nil, openError(d.path, err)
+	}
+	return root, nil
+}
+
 // Close lets go of the directory. What was staged from it stays.
 func (d *Dir) Close() error {
 	err := d.file.Close()

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"os"
 	"strconv"
 	"strings"
 )
@@ -62,4 +63,18 @@ func unescapeMount(s string) string {
 
 func octal(s string) bool {
 	return s[0] >= '0' && s[0] <= '3' && s[1] >= '0' && s[1] <= '7' && s[2] >= '0' && s[2] <= '7'
+}
+
+// MountsBelow counts this process's mounts below a directory. Where there is no list of them, it is 0.
+func MountsBelow(dir string) (n int) {
+	info, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return 0
+	}
+	for _, m := range parseMounts(string(info)) {
+		if strings.HasPrefix(m.Point, dir+"/") {
+			n++
+		}
+	}
+	return n
 }

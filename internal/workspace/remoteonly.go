@@ -4,6 +4,7 @@ package workspace
 
 import (
 	"context"
+	"os"
 
 	"github.com/cloche-dev/cloche/api"
 )
@@ -107,6 +108,9 @@ func (*Dir) Owner() (uid, gid uint32) { return 0, 0 }
 
 // Close has nothing to close.
 func (*Dir) Close() error { return nil }
+
+// Root is refused.
+func (*Dir) Root() (*os.Root, error) { return nil, keepsFiles() }
 
 // Stage is refused.
 func (*Dir) Stage(string, bool) (*Staged, error) { return nil, keepsFiles() }

@@ -36,6 +36,27 @@ func newE2BServer(t *testing.T, flags ...string) *e2bServer {
 	}
 	s := &e2bServer{Fixture: fixture.New(t)}
 	s.Kill9()
+	return s.serve(flags...)
+}
+
+// newE2BService starts a daemon of a binary of its own, so that its processes are not taken for those of
+// another daemon that the test starts.
+func newE2BService(t *testing.T) *e2bServer {
+	t.Helper()
+	s := &e2bServer{Fixture: fixture.NotStarted(t)}
+	bin := filepath.Join(t.TempDir(), "cloche-service")
+	fixture.CopyFile(t, s.Bin, bin)
+	if err := os.Chmod(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.Bin = bin
+	return s.serve("--e2b", "127.0.0.1:0")
+}
+
+// serve starts the daemon.
+func (s *e2bServer) serve(flags ...string) *e2bServer {
+	t := s.T
+	t.Helper()
 	// What the clients ask for as a tenant.
 	if err := os.WriteFile(filepath.Join(s.Dir, "policy.yaml"), []byte("egress: {allow: [one.test, two.test]}\n"), 0o600); err != nil {
 		t.Fatal(err)

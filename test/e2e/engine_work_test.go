@@ -26,7 +26,10 @@ func meanEngine(home string) error {
 	if engine == "" {
 		return nil
 	}
-	rules := "version: 1\nmin_tier: namespace\nengine: " + engine + "\n"
+	rules := "version: 1\nengine: " + engine + "\n"
+	if engine != "e2b" { // whose tier satisfies no minimum
+		rules += "min_tier: namespace\n"
+	}
 	return errors.Join(
 		os.WriteFile(filepath.Join(home, "policy.yaml"), []byte(rules), 0o600),
 		os.WriteFile(filepath.Join(home, "settings.yaml"), []byte(os.Getenv(envSettings)), 0o600),

@@ -114,6 +114,17 @@ func TestLangBot(t *testing.T) {
 		b.more, b.token = with, boxToken
 		b.start()
 	})
+	t.Run("backend e2b", func(t *testing.T) {
+		h.Kill9()
+		service, with := newE2BService(t), b.more
+		b.more = append(slices.Clone(with), "BOX_BACKEND=e2b", "BOX__COMPAT__ALLOW_UNENFORCED_LIMITS=true",
+			"E2B_API_KEY="+service.env["E2B_API_KEY"], "E2B_API_URL="+service.env["E2B_API_URL"])
+		b.start()
+		drive(t, dirs[0], "ws-e2b", b.port, "service")
+		h.Kill9()
+		b.more = with
+		b.start()
+	})
 	t.Run("stdio", func(t *testing.T) {
 		h.Kill9()
 		drive(t, dirs[0], "ws-stdio", strconv.Itoa(freeport.Free(t)), "stdio", h.Bin)

@@ -35,14 +35,24 @@ func PackRoot(w io.Writer, dir string, report *api.TarReport) error {
 	return packAs(w, dir, packer{report: report, first: map[[2]uint64]string{}})
 }
 
+// PackOnly writes those files of an open directory whose clean path with slashes want returns true for. A
+// directory is packed without what is in it.
+func PackOnly(w io.Writer, root *os.Root, want func(path string) bool, report *api.TarReport) error {
+	return packFrom(w, root, packer{skip: func(path string) bool { return !want(path) }, walkSkipped: true, report: report})
+}
+
 func packAs(w io.Writer, dir string, p packer) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return Error("read", dir, err)
 	}
 	defer root.Close()
+	return packFrom(w, root, p)
+}
+
+func packFrom(w io.Writer, root *os.Root, p packer) error {
 	p.root, p.tw = root, tar.NewWriter(w)
-	err = p.dir(".")
+	err := p.dir(".")
 	if cerr := p.tw.Close(); err == nil {
 		err = cerr
 	}

@@ -18,7 +18,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cloche-dev/cloche/internal/core"
-	"github.com/cloche-dev/cloche/internal/e2bapi/envd/envdpb"
+	"github.com/cloche-dev/cloche/internal/envdpb"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/e2bapi/envd/envdpb"
+	"github.com/cloche-dev/cloche/internal/envdpb"
 )
 
 const (

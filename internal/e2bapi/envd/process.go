@@ -14,7 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/e2bapi/envd/envdpb"
+	"github.com/cloche-dev/cloche/internal/envdpb"
 )
 
 // killWait is how long the answer to SIGKILL waits for the end of the process, in milliseconds.

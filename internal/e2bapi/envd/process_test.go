@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/cloche-dev/cloche/internal/e2bapi/envd/envdpb"
+	"github.com/cloche-dev/cloche/internal/envdpb"
 )
 
 func TestStartIsOnTheWireAsClientsReadIt(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/e2bapi/envd/envdpb"
+	"github.com/cloche-dev/cloche/internal/envdpb"
 )
 
 const (

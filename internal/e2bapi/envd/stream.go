@@ -14,7 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
-	"github.com/cloche-dev/cloche/internal/e2bapi/envd/envdpb"
+	"github.com/cloche-dev/cloche/internal/envdpb"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/e2bapi/envd/envdpb"
+	"github.com/cloche-dev/cloche/internal/envdpb"
 )
 
 // errWatchGone is the end of a watch whose directory is gone.

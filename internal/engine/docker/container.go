@@ -13,8 +13,8 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
+	"github.com/cloche-dev/cloche/internal/engine/inner"
 )
 
 // shmTarget is a memory filesystem that the daemon makes by itself.

@@ -22,7 +22,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
+	"github.com/cloche-dev/cloche/internal/engine/inner"
 )
 
 // maxComplaint bounds what is read of an agent that says why it does not listen.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/agentline"
 )
 
 // How long to wait before a daemon that did not answer is asked again.
@@ -28,7 +29,7 @@ type instance struct {
 	d     *daemon
 	rec   record
 	state []byte
-	line  line
+	line  *agentline.Line
 	guard *watcher // nil without DieWithParent, and after a recovery
 
 	statting sync.Mutex
@@ -57,6 +58,7 @@ func (e *Engine) instance(d *daemon, rec record, guard *watcher) (*instance, err
 		return nil, api.Errorf(api.CodeInternal, "encode the state of sandbox %s: %w", rec.ID, err)
 	}
 	i := &instance{e: e, d: d, rec: rec, state: state, guard: guard, done: make(chan struct{}), gone: make(chan struct{})}
+	i.line = &agentline.Line{Open: i.openLine}
 	e.wg.Go(i.watch)
 	return i, nil
 }
@@ -183,7 +185,7 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 	case paused:
 		return nil, api.Errorf(api.CodeState, "dial sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
 	}
-	conn, err := i.line.dial(ctx, i)
+	conn, err := i.line.Dial(ctx)
 	if err == nil {
 		return conn, nil
 	}
@@ -191,7 +193,7 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 		if running, _, lerr := i.look(ctx); lerr == nil && !running {
 			return nil, i.lost("dial sandbox "+i.rec.ID, err)
 		}
-		if errors.Is(err, errRefused) || broken(err) || errdefs.IsConflict(err) {
+		if errors.Is(err, agentline.ErrRefused) || broken(err) || errdefs.IsConflict(err) {
 			out := api.Errorf(api.CodeUnavailable, "dial sandbox %s: the agent does not listen", i.rec.ID).WithCause(err)
 			out.Retryable = true
 			return nil, out
@@ -204,7 +206,7 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 func (i *instance) Close(ctx context.Context) error {
 	i.closing.Lock()
 	defer i.closing.Unlock()
-	i.line.close()
+	i.line.Close()
 	if i.closed {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/docker/inner"
+	"github.com/cloche-dev/cloche/internal/engine/inner"
 	"github.com/cloche-dev/cloche/internal/engine/tap"
 )
 

@@ -68,6 +68,9 @@ func processes(p engine.Plan) []int {
 
 // runs reports whether an instance has a process.
 func (s *suite) runs(p engine.Plan, state []byte) bool {
+	if s.Remote {
+		return len(s.Left(s, p)) > 0
+	}
 	if s.PID == nil {
 		return len(processes(p)) > 0
 	}

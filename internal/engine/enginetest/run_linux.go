@@ -37,6 +37,10 @@ type Setup struct {
 	// Isolates is false for an engine that only pretends: it is spared what
 	// needs a root filesystem, mounts or limits of its own.
 	Isolates bool
+	// Remote is for an engine of the tier remote: what a sandbox is isolated by is the service's, so
+	// what needs a root filesystem, mounts or limits is left out, and Left says whether an instance is
+	// at the service.
+	Remote bool
 	// Survives is false for an engine whose instances end with their process.
 	Survives bool
 	// Slow is for an engine whose steps take long: what is tried at many moments is

@@ -235,7 +235,7 @@ func (s *stage) begin(ctx context.Context) error {
 		}
 	}
 	if _, ok := s.state.Get("PATH"); !ok {
-		s.state.SetEnv("PATH", defaultPath)
+		s.state.SetEnv("PATH", image.DefaultPath)
 	}
 	s.key = hash("base", s.work.req.Tenant, runtime.GOARCH, identity)
 	return nil

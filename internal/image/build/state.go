@@ -10,9 +10,6 @@ import (
 	"github.com/cloche-dev/cloche/api"
 )
 
-// defaultPath is the PATH of programs whose image sets none.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // State is what the steps of a stage set beside files.
 type State struct {
 	Config api.ImageConfig

@@ -305,6 +305,7 @@ func (m *Runner) publishEnd(ctx context.Context, s *Table, p *process, said api.
 	before := p.kills
 	p.mu.Unlock()
 	oom := judge && s.sandbox.OOMKills(ctx) > before
+	m.syncAfter(ctx, s)
 	m.update(s, p, func(rec *api.Process) {
 		takeOver(rec, said)
 		rec.OOM = oom

@@ -62,8 +62,17 @@ func (m *Runner) exec(ctx context.Context, s *Table, permit policy.ExecPermit) (
 		return api.Result{}, s.hint(err)
 	}
 	m.judge(ctx, s, &res, before, false)
+	m.syncAfter(ctx, s)
 	res.Adjusted, res.Refusals = permit.Adjusted(), refusals()
 	return res, nil
+}
+
+// syncAfter carries what a program wrote to the host, before its caller hears of its end. What fails is
+// tried again while the sandbox is in use.
+func (m *Runner) syncAfter(ctx context.Context, s *Table) {
+	if err := s.sandbox.SyncFiles(ctx); err != nil {
+		m.o.Logger.Warn("synchronize files after a program", "sandbox", s.names.ID, "error", err)
+	}
 }
 
 // callerLeft kills an exec that its caller does not wait for any more, where that was
@@ -88,6 +97,9 @@ func (m *Runner) begin(ctx context.Context, s *Table, permit policy.ExecPermit) 
 		return start, nil, api.Errorf(api.CodeDenied, "no policy has granted this exec")
 	}
 	if err := s.sandbox.WaitEndpoints(ctx, permit.Request().WaitEndpoints); err != nil {
+		return start, nil, err
+	}
+	if err := s.sandbox.SyncFiles(ctx); err != nil {
 		return start, nil, err
 	}
 	given, err := s.sandbox.SecretEnv(ctx)
@@ -257,6 +269,7 @@ func (t *Stream) Recv() (agent.Event, error) {
 		ctx, cancel := context.WithTimeout(t.m.o.Context, callTimeout)
 		defer cancel()
 		t.m.judge(ctx, t.s, ev.Exit, t.before, t.sentKill.Load())
+		t.m.syncAfter(t.m.o.Context, t.s)
 		ev.Exit.Adjusted, ev.Exit.Refusals = t.permit.Adjusted(), t.refusals()
 		return t.exit(ev)
 	}

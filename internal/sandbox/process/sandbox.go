@@ -31,3 +31,13 @@ func (t *Table) Reap() (next time.Time) { return t.all.reapProcesses(t) }
 func (t *Table) Signal(ctx context.Context, id string, r api.SignalRequest) error {
 	return t.all.signal(ctx, t, id, r)
 }
+
+// Running reports whether a process of the sandbox has not ended.
+func (t *Table) Running() bool {
+	for _, p := range t.every() {
+		if ended, gone := p.ended(); !ended && !gone {
+			return true
+		}
+	}
+	return false
+}

@@ -32,6 +32,9 @@ func (m *Runner) StartProcess(ctx context.Context, caller policy.Caller, ref str
 	if err := s.sandbox.WaitEndpoints(ctx, permit.Request().WaitEndpoints); err != nil {
 		return api.Process{}, err
 	}
+	if err := s.sandbox.SyncFiles(ctx); err != nil {
+		return api.Process{}, err
+	}
 	given, err := s.sandbox.SecretEnv(ctx)
 	if err != nil {
 		return api.Process{}, err

@@ -2708,6 +2708,10 @@ class EngineReport(_EngineReportMust, total=False):
     """What an engine can do on this machine."""
 
     problems: list[Problem]
+    copies_files: bool
+    """Its sandboxes have copies of the workspace and of mounted directories, which are synchronized with those of the daemon's machine."""
+    own_images: bool
+    """An image is a template at a service, by its name there."""
     facts: dict[str, str]
 
 

@@ -1,6 +1,7 @@
 """Drives a box runtime with LangBot's own client and prints what came of it.
 
 python3 langbot_client.py WORKSPACE PORT all|before|after     over WebSocket
+python3 langbot_client.py WORKSPACE PORT service              the same, whose engine has no network
 python3 langbot_client.py WORKSPACE PORT stdio PROGRAM        starts the runtime itself
 
 The environment has the token and the instance as for the runtime. Each line begins
@@ -219,9 +220,13 @@ async def everything(client, handler):
     check("nor the other by it", (await slow).stdout == "slow")
     # Nothing private may be reached: it is refused before it leaves the machine.
     connect = "import socket; socket.create_connection(('10.255.255.1', 80), 5)"
-    r = await client.execute(spec('echo own >&2; python3 -c "' + connect + '"', session_id="net", network="on"), action_context=ctx)
-    check("a connection that is not let out is told of last", "10.255.255.1:80 was not let out" in r.stderr.splitlines()[-1], r)
-    await client.delete_session("net", action_context=ctx)
+    networked = spec('echo own >&2; python3 -c "' + connect + '"', session_id="net", network="on")
+    if mode == "service":
+        await refused("a network that is under no rules", "BoxValidationError", client.execute(networked, action_context=ctx))
+    else:
+        r = await client.execute(networked, action_context=ctx)
+        check("a connection that is not let out is told of last", "10.255.255.1:80 was not let out" in r.stderr.splitlines()[-1], r)
+        await client.delete_session("net", action_context=ctx)
     p = await client.start_managed_process("s1", BoxManagedProcessSpec(process_id="echo", command="sh", args=["-c", "echo ready >&2; exec cat"], env={"K": "v"}), action_context=ctx)
     check("a process", (p.process_id, p.status.value, p.env_keys) == ("echo", "running", ["K"]), p)
     await relay(client)

@@ -25,10 +25,14 @@ func Main() int {
 	if len(os.Args) < 2 {
 		return 2
 	}
+	args := os.Args[1:]
+	if args[0] == Argv0 && len(args) > 1 {
+		args = args[1:]
+	}
 	var err error
-	switch args := os.Args[2:]; os.Args[1] {
-	case Start:
-		err = start(args)
+	switch role, args := args[0], args[1:]; role {
+	case Start, Serve:
+		err = start(role, args)
 	case Dial:
 		err = dial(args)
 	default:
@@ -43,7 +47,7 @@ func Main() int {
 
 // start becomes the agent. It returns only to say why not. Everything is done by
 // system calls on one thread, whose identity the program is executed with.
-func start(args []string) error {
+func start(role string, args []string) error {
 	if len(args) < 4 {
 		return errors.New("start: nothing to start")
 	}
@@ -51,9 +55,14 @@ func start(args []string) error {
 	if err != nil {
 		return fmt.Errorf("start: no user: %w", err)
 	}
-	port, err := strconv.ParseUint(args[1], 10, 16)
-	if err != nil {
-		return fmt.Errorf("start: no port: %w", err)
+	socket := args[1]
+	give := func() ([]int, error) { return serveAt(socket) }
+	if role == Start {
+		port, err := strconv.ParseUint(args[1], 10, 16)
+		if err != nil {
+			return fmt.Errorf("start: no port: %w", err)
+		}
+		give = func() ([]int, error) { return linkAt(int(port)) }
 	}
 	count, err := strconv.ParseUint(args[2], 10, 8)
 	if err != nil || uint64(len(args)) < 3+count+1 {
@@ -61,12 +70,17 @@ func start(args []string) error {
 	}
 	dirs, args := args[3:3+count], args[3+count:]
 	for _, dir := range dirs {
+		if role == Serve {
+			if err := makeDirs(dir, 0o755); err != nil {
+				return fmt.Errorf("make %s: %w", dir, err)
+			}
+		}
 		if err := openUp(dir); err != nil {
 			return fmt.Errorf("open %s to everybody: %w", dir, err)
 		}
 	}
 	runtime.LockOSThread()
-	if err := layDescriptors(int(port)); err != nil {
+	if err := layDescriptors(give); err != nil {
 		return fmt.Errorf("start the agent: %w", err)
 	}
 	if uid != 0 {
@@ -111,9 +125,9 @@ func complain(err error) error {
 	return err
 }
 
-// layDescriptors reads the configuration and puts everything where the agent looks
-// for it. With a port it is a listening socket, a device and the ends of a link, too.
-func layDescriptors(port int) error {
+// layDescriptors reads the configuration and puts everything where the agent looks for it. What give
+// returns comes after the configuration and the pipe.
+func layDescriptors(give func() ([]int, error)) error {
 	config, err := readConfig()
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
@@ -133,17 +147,11 @@ func layDescriptors(port int) error {
 		return fmt.Errorf("open /dev/null: %w", err)
 	}
 	fds := []int{null, null, null, configFD: pipe[0], readyFD: 1}
-	if port > 0 {
-		ln, err := listen(port)
-		if err != nil {
-			return err
-		}
-		link, err := fetchLink()
-		if err != nil {
-			return fmt.Errorf("fetch the link: %w", err)
-		}
-		fds = append(append(fds, ln), link...)
+	given, err := give()
+	if err != nil {
+		return err
 	}
+	fds = append(fds, given...)
 	// Out of the way of the numbers that they are to have. What the runtime has there
 	// is not used any more.
 	high := make([]int, len(fds))

@@ -61,3 +61,20 @@ func listen(port int) (int, error) {
 	}
 	return fd, nil
 }
+
+// linkAt returns a listening socket at a port, a device and the two ends of a link. Port 0 returns
+// nothing.
+func linkAt(port int) ([]int, error) {
+	if port == 0 {
+		return nil, nil
+	}
+	ln, err := listen(port)
+	if err != nil {
+		return nil, err
+	}
+	link, err := fetchLink()
+	if err != nil {
+		return nil, fmt.Errorf("fetch the link: %w", err)
+	}
+	return append([]int{ln}, link...), nil
+}

@@ -1,12 +1,13 @@
-// Package inner is what the docker engine runs inside a container beside the agent:
-// it becomes the agent with what the agent is promised, and it joins streams of the
-// host to the port that the agent listens on.
+// Package inner runs in an instance beside the agent, on engines that start it through another
+// program: a Docker daemon, or the service of a remote engine. It becomes the agent with what the agent
+// is promised, and it joins streams of the host to the address that the agent listens at.
 package inner
 
-// Argv0 is the name under which this program is started inside.
+// Argv0 is the name under which this program is started inside. An agent whose first argument it is
+// plays these roles too.
 const Argv0 = "cloche-inner"
 
-// The two roles, each the first argument.
+// The roles, each the first argument.
 const (
 	// Start is followed by a user's number, the agent's port if the agent is to have a
 	// network link and 0 if not, a number of directories and so many, and the command
@@ -15,8 +16,12 @@ const (
 	// highest first, and the configuration. What the agent writes when it listens, or
 	// a line that says why it was not started, goes to standard output.
 	Start = "start"
-	// Dial is followed by the agent's port. Standard input and output are one stream
-	// that is shared by connections to it; each begins with the byte Connected, or
+	// Serve is Start for an agent that accepts at a unix socket, whose path is in the place of the
+	// port. The socket and its directory, mode 0700, are made, and so are the directories that are
+	// missing.
+	Serve = "serve"
+	// Dial is followed by the agent's port, or by the path of its socket. Standard input and output
+	// are one stream that is shared by connections to it; each begins with the byte Connected, or
 	// ends without one.
 	Dial = "dial"
 )

@@ -1,6 +1,6 @@
 //go:build linux
 
-package sandbox
+package changes
 
 import (
 	"archive/tar"
@@ -9,14 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/archive"
 	"github.com/cloche-dev/cloche/internal/image"
 )
@@ -95,8 +93,8 @@ func TestCompareRoot(t *testing.T) {
 		entry{name: "same/", typ: dir}, entry{name: "moded/", typ: dir, mode: 0o700}, entry{name: "owned/", typ: dir, uid: 7}, entry{name: "fresh/", typ: dir, opaque: true}, entry{name: "fifo", typ: tar.TypeFifo},
 		entry{name: "mnt/", typ: dir}, entry{name: "mnt/a/", typ: dir}, entry{name: "mnt/a/file", body: "x"}, entry{name: "workspace/", typ: dir, mode: 0o700},
 	)
-	hidden := hiddenPaths(api.Sandbox{Workspace: api.Workspace{Path: "/workspace"}, Mounts: []api.Mount{{Target: "/mnt/a"}}})
-	changes, err := compareRoot(t.Context(), bytes.NewReader(layer), tree, hidden)
+	hidden := Hidden("/workspace", "/mnt/a")
+	changes, err := Root(t.Context(), bytes.NewReader(layer), tree, hidden)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,24 +110,24 @@ func TestCompareRoot(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("changes are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	d := count(api.DiffRoot, changes)
+	d := Count(api.DiffRoot, changes)
 	if d.Added != 5 || d.Changed != 5 || d.Removed != 3 || d.Bytes != 6+1+1+1+4 || d.Scope != api.DiffRoot {
 		t.Errorf("counted %+v", d)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := compareRoot(ctx, bytes.NewReader(layer), tree, hidden); !errors.Is(err, context.Canceled) {
+	if _, err := Root(ctx, bytes.NewReader(layer), tree, hidden); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller who left: %v", err)
 	}
-	if _, err := compareRoot(t.Context(), bytes.NewReader(layer[:700]), tree, hidden); err == nil {
+	if _, err := Root(t.Context(), bytes.NewReader(layer[:700]), tree, hidden); err == nil {
 		t.Error("a layer that is torn is compared")
 	}
 }
 
 // What is where Cloche puts something is hidden, with the directories above.
 func TestHiddenPaths(t *testing.T) {
-	got := hiddenPaths(api.Sandbox{Workspace: api.Workspace{Path: "/a/b"}, Mounts: []api.Mount{{Target: "/m/n/"}}})
-	for _, p := range []string{".", "a", "a/b", "m", "m/n", ".cloche", "proc", "sys", "dev", "tmp"} {
+	got := Hidden("/a/b", "/m/n/")
+	for _, p := range []string{".", "a", "a/b", "m", "m/n"} {
 		if !got[p] {
 			t.Errorf("%s is not hidden", p)
 		}
@@ -151,7 +149,7 @@ func TestPagesOfADiff(t *testing.T) {
 	}{
 		{"", 3, "abd", false}, {"", 2, "ab", true}, {"b", 2, "d", false}, {"a", 1, "b", true}, {"c", 5, "d", false}, {"d", 5, "", false}, {"0", 3, "abd", false},
 	} {
-		got := page(api.Diff{Changes: slices.Clone(all)}, c.after, c.limit)
+		got := Page(api.Diff{Changes: slices.Clone(all)}, c.after, c.limit)
 		paths := ""
 		for _, ch := range got.Changes {
 			paths += ch.Path
@@ -160,42 +158,8 @@ func TestPagesOfADiff(t *testing.T) {
 			t.Errorf("%d after %q: %q, next %q", c.limit, c.after, paths, got.Next)
 		}
 	}
-	if got := page(api.Diff{}, "", 1); got.Changes == nil {
+	if got := Page(api.Diff{}, "", 1); got.Changes == nil {
 		t.Error("no changes are null in JSON")
-	}
-}
-
-// A large file belongs to the image if the image has it with that size.
-func TestFilesOfAnImage(t *testing.T) {
-	store, err := image.Open(filepath.Join(t.TempDir(), "images"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.ImportStream(t.Context(), "base", bytes.NewReader(tarOf(t, entry{name: "large", body: "four"})), image.ImportOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	root, err := store.Resolve(t.Context(), "base", image.Need{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &live{image: imageFacts{Path: root.Image}}
-	for what, c := range map[string]struct {
-		path string
-		size int64
-		want bool
-	}{"the same": {"/large", 4, true}, "grown": {"/large", 5, false}, "another": {"/other", 4, false}} {
-		if got := s.ofImage(largeFile(c.path, c.size)); got != c.want {
-			t.Errorf("%s: %v", what, got)
-		}
-	}
-	s.image.Path = "/no/such/image"
-	if s.ofImage(largeFile("/large", 4)) {
-		t.Error("a file of an image that is gone")
-	}
-	for n, want := range map[int]int{200: 200, 201: 200 + len("…")} {
-		if got := shorten(strings.Repeat("p", n)); len(got) != want {
-			t.Errorf("a path of %d bytes has %d", n, len(got))
-		}
 	}
 }
 
@@ -227,39 +191,4 @@ func TestRootChange(t *testing.T) {
 	if _, ok := rootChange(archive.Entry{Kind: archive.Dir, Mode: 0o755, UID: 1, GID: 2}, file, true); !ok {
 		t.Error("a directory in the place of a file is no change")
 	}
-}
-
-// Records of images are read from every owner, and one that cannot be read is an error.
-func TestRecordedImages(t *testing.T) {
-	owners := t.TempDir()
-	write := func(owner, id, file, text string) {
-		t.Helper()
-		dir := filepath.Join(owners, owner, "sandboxes", id)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("a", "1", recordFile, `{"Info":{"image_digest":"sha256:b"}}`)
-	write("a", "2", recordFile, `{"Info":{"image_digest":"sha256:a"}}`)
-	write("b", "3", recordFile, `{"Info":{"image_digest":"sha256:b"},"Other":1}`)
-	write("b", "4", recordFile, `{"Info":{}}`)
-	if got, err := RecordedImages(owners); err != nil || !slices.Equal(got, []string{"sha256:a", "sha256:b"}) {
-		t.Errorf("%q, %v", got, err)
-	}
-	write("b", "5", recordFile, `{`)
-	if _, err := RecordedImages(owners); err == nil || !strings.Contains(err.Error(), "record of 5") {
-		t.Errorf("a record that is torn: %v", err)
-	}
-	// Its creation has not ended.
-	write("b", "5", "creating.json", `{}`)
-	if got, err := RecordedImages(owners); err != nil || len(got) != 2 {
-		t.Errorf("%q, %v", got, err)
-	}
-}
-
-func largeFile(path string, size int64) agent.LargeFile {
-	return agent.LargeFile{Path: path, Size: size}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/hashicorp/yamux"
@@ -20,13 +21,17 @@ func (stdio) Read(b []byte) (int, error)  { return os.Stdin.Read(b) }
 func (stdio) Write(b []byte) (int, error) { return os.Stdout.Write(b) }
 func (stdio) Close() error                { return errors.Join(os.Stdin.Close(), os.Stdout.Close()) }
 
-// dial joins streams to the agent's port until the host hangs up.
+// dial joins streams to the agent's address until the host hangs up.
 func dial(args []string) error {
 	if len(args) < 1 {
-		return errors.New("dial: no port")
+		return errors.New("dial: no address")
 	}
-	if _, err := strconv.ParseUint(args[0], 10, 16); err != nil {
-		return fmt.Errorf("dial: %w", err)
+	network, address := "unix", args[0]
+	if !strings.HasPrefix(address, "/") {
+		if _, err := strconv.ParseUint(address, 10, 16); err != nil {
+			return fmt.Errorf("dial: %w", err)
+		}
+		network, address = "tcp", net.JoinHostPort("127.0.0.1", address)
 	}
 	// The sandbox's token goes through this memory, and nothing that is done here
 	// takes a capability.
@@ -42,14 +47,14 @@ func dial(args []string) error {
 		if err != nil {
 			return nil // the host hung up
 		}
-		go join(stream, net.JoinHostPort("127.0.0.1", args[0])) // ends with this process at the latest
+		go join(stream, network, address) // ends with this process at the latest
 	}
 }
 
 // join serves one stream.
-func join(stream *yamux.Stream, address string) {
+func join(stream *yamux.Stream, network, address string) {
 	defer stream.Close()
-	conn, err := net.Dial("tcp", address)
+	conn, err := net.Dial(network, address)
 	if err != nil {
 		return
 	}

@@ -1,0 +1,97 @@
+//go:build linux
+
+package sandbox
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/image"
+)
+
+func write(w io.Writer, text string) error {
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+// A large file belongs to the image if the image has it with that size.
+func TestFilesOfAnImage(t *testing.T) {
+	store, err := image.Open(filepath.Join(t.TempDir(), "images"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "large", Typeflag: tar.TypeReg, Mode: 0o644, Size: 4}), write(w, "four"), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.ImportStream(t.Context(), "base", &layer, image.ImportOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	root, err := store.Resolve(t.Context(), "base", image.Need{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &live{image: imageFacts{Path: root.Image}}
+	for what, c := range map[string]struct {
+		path string
+		size int64
+		want bool
+	}{"the same": {"/large", 4, true}, "grown": {"/large", 5, false}, "another": {"/other", 4, false}} {
+		if got := s.ofImage(largeFile(c.path, c.size)); got != c.want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+	s.image.Path = "/no/such/image"
+	if s.ofImage(largeFile("/large", 4)) {
+		t.Error("a file of an image that is gone")
+	}
+	for n, want := range map[int]int{200: 200, 201: 200 + len("…")} {
+		if got := shorten(strings.Repeat("p", n)); len(got) != want {
+			t.Errorf("a path of %d bytes has %d", n, len(got))
+		}
+	}
+}
+
+// Records of images are read from every owner, and one that cannot be read is an error.
+func TestRecordedImages(t *testing.T) {
+	owners := t.TempDir()
+	write := func(owner, id, file, text string) {
+		t.Helper()
+		dir := filepath.Join(owners, owner, "sandboxes", id)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a", "1", recordFile, `{"Info":{"image_digest":"sha256:b"}}`)
+	write("a", "2", recordFile, `{"Info":{"image_digest":"sha256:a"}}`)
+	write("b", "3", recordFile, `{"Info":{"image_digest":"sha256:b"},"Other":1}`)
+	write("b", "4", recordFile, `{"Info":{}}`)
+	if got, err := RecordedImages(owners); err != nil || !slices.Equal(got, []string{"sha256:a", "sha256:b"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+	write("b", "5", recordFile, `{`)
+	if _, err := RecordedImages(owners); err == nil || !strings.Contains(err.Error(), "record of 5") {
+		t.Errorf("a record that is torn: %v", err)
+	}
+	// Its creation has not ended.
+	write("b", "5", "creating.json", `{}`)
+	if got, err := RecordedImages(owners); err != nil || len(got) != 2 {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func largeFile(path string, size int64) agent.LargeFile {
+	return agent.LargeFile{Path: path, Size: size}
+}
