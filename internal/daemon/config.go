@@ -87,6 +87,7 @@ const (
 	keyE2BTemplate   = "e2b.template"
 	keyE2BLifetime   = "e2b.lifetime"
 	keyE2BNetworkOff = "e2b.network_off"
+	keyE2BHostMounts = "e2b.host_mounts"
 )
 
 // The values of keyE2BNetworkOff: whether the service must confirm that a sandbox has no network.
@@ -169,6 +170,7 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyE2BTemplate},
 		{Name: keyE2BLifetime, Default: []string{e2b.DefaultLifetime.String()}, Check: lasts},
 		{Name: keyE2BNetworkOff, Default: []string{networkConfirmed}, Check: one(networkConfirmed, networkAssumed)},
+		{Name: keyE2BHostMounts, Default: []string{"no"}, Check: one("yes", "no")},
 		{Name: keyPortsListen, Check: hostPort},
 		{Name: keyPortsURL, Check: portsURL},
 		{Name: keyPortsCert, Path: true},
@@ -418,6 +420,7 @@ func e2bOf(settings []config.Setting) E2B {
 			APIKey: textOf(settings, keyE2BKey), APIURL: textOf(settings, keyE2BURL), SandboxURL: textOf(settings, keyE2BSandboxURL),
 			Template: textOf(settings, keyE2BTemplate), Lifetime: durationOf(settings, keyE2BLifetime),
 			AssumeNoNetwork: textOf(settings, keyE2BNetworkOff) == networkAssumed,
+			HostMounts:      textOf(settings, keyE2BHostMounts) == "yes",
 		},
 	}
 }

@@ -297,6 +297,9 @@ type Volume struct {
 	Name     string
 	Target   string
 	ReadOnly bool
+	// Source is the path of a directory of this machine that is mounted in place of a volume. Only a
+	// Remote whose terms have HostMounts gets it.
+	Source string
 }
 
 // VolumeKeeper is an Engine whose instances can have volumes. An engine that shares no files with
@@ -315,8 +318,16 @@ type VolumeKeeper interface {
 // An instance ends at the latest when the lifetime at the service is over after this process has died.
 // For one that dies with its parent, that is a minute at most.
 type Remote interface {
+	// RemoteTerms does not change during the life of the engine.
+	RemoteTerms() RemoteTerms
+}
+
+// RemoteTerms are what the creator of a Plan must know about a service.
+type RemoteTerms struct {
 	// AgentDir is where Agent.Target has to be.
-	AgentDir() string
+	AgentDir string
+	// HostMounts means that the service mounts directories of this machine: a Volume can have a Source.
+	HostMounts bool
 }
 
 // PathRule is the access to Path, and all below it, in the mount at Target.

@@ -67,3 +67,68 @@ func TestEngineElsewhere(t *testing.T) {
 		})
 	}
 }
+
+// TestEngineAtAService: an engine whose sandboxes have copies of files takes what this host has, and what
+// its service cannot do is refused by its name. Only its name chooses it.
+func TestEngineAtAService(t *testing.T) {
+	service := gvisor()
+	service.Name, service.Tier, service.SharesHostFS, service.CopiesFiles, service.OwnImages = "service", api.TierRemote, false, true, true
+	not := api.Enforcement{Reason: "the template's"}
+	service.Enforces = map[string]api.Enforcement{"cpus": not, "memory_bytes": not, "disk_bytes": not, "pids": not, "egress": not}
+	at := func(change func(*api.SandboxSpec)) api.SandboxSpec {
+		s := api.SandboxSpec{Engine: "service", Workspace: &api.Workspace{}}
+		change(&s)
+		return s
+	}
+	none := func(*api.SandboxSpec) {}
+	refused := func(field, says string) want { return want{code: api.CodeUnsupported, field: field, says: says} }
+	for name, c := range map[string]struct {
+		spec  api.SandboxSpec
+		rules rules.Rules
+		want  want
+	}{
+		"private":          {spec: at(none)},
+		"named":            {spec: at(func(s *api.SandboxSpec) { s.Workspace.Name = "data" })},
+		"a mount":          {spec: at(func(s *api.SandboxSpec) { s.Mounts = mount("/home/alice/project", true).Mounts })},
+		"a directory":      {spec: at(func(s *api.SandboxSpec) { s.Workspace.Dir = "/home/alice/project" })},
+		"a template":       {spec: at(func(s *api.SandboxSpec) { s.Image = "mine" })},
+		"a layer":          {spec: at(func(s *api.SandboxSpec) { s.Workspace.Name, s.Workspace.Layered = "data", true }), want: refused("workspace.layered", "engine service")},
+		"a read-only root": {spec: at(func(s *api.SandboxSpec) { s.ReadOnlyRoot = new(true) }), want: refused("read_only_root", "engine service")},
+		"a limit":          {spec: at(func(s *api.SandboxSpec) { s.Limits.CPUs = 1 }), want: refused("limits.cpus", "the template's")},
+		"a size of /tmp":   {spec: at(func(s *api.SandboxSpec) { s.Limits.TmpBytes = 1 << 20 }), want: refused("limits.tmp_bytes", "its service")},
+		"a network":        {spec: at(func(s *api.SandboxSpec) { s.Network, s.Egress = api.NetworkOn, &api.Egress{Allow: []string{"*"}} }), want: refused("network", "engine service")},
+		"a minimum":        {spec: at(none), rules: rules.Rules{MinTier: api.TierNamespace}, want: want{code: api.CodeDenied, field: "engine", rule: "min_tier", says: "tier remote"}},
+		"a blocked image":  {spec: at(func(s *api.SandboxSpec) { s.Image = "mine" }), rules: rules.Rules{BlockedImages: []string{"mine*"}}, want: want{code: api.CodeDenied, field: "image"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := facts()
+			f.Engines = append(f.Engines, service)
+			p, err := policy.Decide(policy.Request{Spec: c.spec, Facts: f}, operator, c.rules)
+			if c.want.code != "" {
+				c.want.check(t, err)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Spec().Workspace.Volume || p.Limits().TmpBytes != 0 || p.Tier() != api.TierRemote {
+				t.Errorf("granted %+v with %+v", p.Spec().Workspace, p.Limits())
+			}
+			told := map[string]bool{}
+			for _, u := range p.Unenforced() {
+				told[u.Field] = true
+			}
+			for _, field := range []string{"limits.tmp_bytes", "limits.shm_bytes", "limits.memory_bytes", "limits.pids"} {
+				if !told[field] {
+					t.Errorf("%s is not told as not enforced", field)
+				}
+			}
+		})
+	}
+	t.Run("auto", func(t *testing.T) {
+		f := facts()
+		f.Engines = []api.EngineReport{service}
+		_, err := policy.Decide(policy.Request{Spec: api.SandboxSpec{}, Facts: f}, operator, rules.Rules{})
+		want{code: api.CodeUnavailable, field: "engine", says: "no engine is usable"}.check(t, err)
+	})
+}

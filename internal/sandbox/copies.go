@@ -26,6 +26,10 @@ func (cp copier) remote(name string) engine.Remote {
 
 // copyDir has the sandbox get a copy of dir, which is taken over.
 func (c *creation) copyDir(dir *workspace.Dir, target string, readOnly bool) error {
+	if c.m.copier.remote(c.permit.Engine()).RemoteTerms().HostMounts {
+		c.plan.Volumes = append(c.plan.Volumes, engine.Volume{Target: target, Source: dir.Path(), ReadOnly: readOnly})
+		return dir.Close()
+	}
 	c.plan.Volumes = append(c.plan.Volumes, engine.Volume{Target: target})
 	return c.s.copies.Add(c.s.dir, dir, target, readOnly)
 }

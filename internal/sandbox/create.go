@@ -330,7 +330,7 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	uid, target := uint32(agent.UID), agentTarget
 	if remote := c.m.copier.remote(c.permit.Engine()); remote != nil {
 		// Nothing at the service keeps root inside from the agent, so it needs no user of its own.
-		uid, target = 0, remote.AgentDir()
+		uid, target = 0, remote.RemoteTerms().AgentDir
 		told.KernelGuardsInit, told.NoCgroup, told.SingleUser = true, true, false
 	}
 	if host, ok := c.m.engineNamed(c.permit.Engine()).(engine.Host); ok {

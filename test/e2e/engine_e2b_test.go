@@ -230,6 +230,26 @@ func TestEngineE2B(t *testing.T) {
 			t.Errorf("inside: %q", out)
 		}
 	})
+	t.Run("mounts of the host", func(t *testing.T) {
+		e.Kill9()
+		t.Setenv("CLOCHE__E2B__HOST_MOUNTS", "yes")
+		e.Start()
+		work := t.TempDir()
+		if err := os.WriteFile(filepath.Join(work, "a"), []byte("1"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		create(t, "mounted", "--mount", work+":/m:ro")
+		_, answer := e.service.ask("GET", "/sandboxes/"+e.sandboxes()[0], "", map[string]string{"X-API-Key": e.service.env["E2B_API_KEY"]})
+		var d struct{ Metadata map[string]string }
+		want := `{"hostPath":"` + work + `","mountPath":"/m","readOnly":true}`
+		if err := json.Unmarshal([]byte(answer), &d); err != nil || !strings.Contains(d.Metadata["host-mount"], want) {
+			t.Errorf("the service is told %s, want %s", answer, want)
+		}
+		// This service does not know of that, and nothing is copied.
+		if out := e.Must("exec", "mounted", "--", "ls", "-A", "/m"); out != "" {
+			t.Errorf("the directory has %q", out)
+		}
+	})
 	t.Run("show hides the key", func(t *testing.T) {
 		if out := e.Must("config", "show"); strings.Contains(out, e.service.env["E2B_API_KEY"]) || !strings.Contains(out, "e2b.api_key") {
 			t.Errorf("shown: %s", out)

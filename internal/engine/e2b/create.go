@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"path"
 	"slices"
@@ -89,8 +91,10 @@ func (e *Engine) check(p engine.Plan) error {
 		return refused("rules on paths inside a mount, such as the one for " + strconv.Quote(path.Join(p.Rules[0].Target, p.Rules[0].Path)))
 	case len(p.Mounts) > 0:
 		return refused("a mount at " + p.Mounts[0].Target)
-	case slices.ContainsFunc(p.Volumes, func(v engine.Volume) bool { return v.Name != "" || v.ReadOnly }):
+	case slices.ContainsFunc(p.Volumes, func(v engine.Volume) bool { return v.Name != "" || v.Source == "" && v.ReadOnly }):
 		return refused("a volume that is read-only or outlives it")
+	case !e.opts.HostMounts && slices.ContainsFunc(p.Volumes, func(v engine.Volume) bool { return v.Source != "" }):
+		return refused("a directory of this machine")
 	}
 	return nil
 }
@@ -102,12 +106,15 @@ func (c *creation) run(ctx context.Context) error {
 		return err
 	}
 	meta := map[string]string{metaOwner: c.p.Owner, metaID: c.p.ID}
-	there, err := c.e.service.list(ctx, meta)
+	there, err := c.e.service.list(ctx, maps.Clone(meta))
 	if err != nil {
 		return err
 	}
 	if len(there) > 0 {
 		return api.Errorf(api.CodeExists, "create sandbox %s: it exists already", c.p.ID)
+	}
+	if mounts := hostMounts(c.p.Volumes); mounts != "" {
+		meta[metaMounts] = mounts
 	}
 	template := cmp.Or(c.p.Root.Template, c.e.opts.Template)
 	if c.made, err = c.e.service.create(context.WithoutCancel(ctx), template, c.lifetime, meta); err != nil {
@@ -133,6 +140,29 @@ func (c *creation) run(ctx context.Context) error {
 		return fmt.Errorf("make the agent executable: %w", err)
 	}
 	return c.start(ctx, v)
+}
+
+// hostMounts is the value of metaMounts, or empty.
+func hostMounts(volumes []engine.Volume) string {
+	type mount struct {
+		HostPath  string `json:"hostPath"`
+		MountPath string `json:"mountPath"`
+		ReadOnly  bool   `json:"readOnly"`
+	}
+	var all []mount
+	for _, v := range volumes {
+		if v.Source != "" {
+			all = append(all, mount{v.Source, v.Target, v.ReadOnly})
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		return "" // strings can always be encoded
+	}
+	return string(text)
 }
 
 // checkNetwork refuses a sandbox that has access to the internet, as far as the service says.

@@ -47,6 +47,9 @@ type Options struct {
 	Lifetime time.Duration
 	// AssumeNoNetwork accepts a service that does not confirm that a sandbox has no internet access.
 	AssumeNoNetwork bool
+	// HostMounts has the service mount directories of this machine, as CubeSandbox does. It must run on
+	// this machine.
+	HostMounts bool
 	// Inner returns the program that plays package inner's roles. Required.
 	Inner func() ([]byte, error)
 	// Logger receives what cannot be returned. Nil discards it.
@@ -102,8 +105,10 @@ func (e *Engine) Name() string { return Name }
 // Abilities implements engine.Able.
 func (e *Engine) Abilities() engine.Abilities { return engine.Abilities{Tier: api.TierRemote} }
 
-// AgentDir implements engine.Remote.
-func (e *Engine) AgentDir() string { return Dir }
+// RemoteTerms implements engine.Remote.
+func (e *Engine) RemoteTerms() engine.RemoteTerms {
+	return engine.RemoteTerms{AgentDir: Dir, HostMounts: e.opts.HostMounts}
+}
 
 // Close ends the engine's own goroutines. The sandboxes stay at the service until their lifetime ends.
 func (e *Engine) Close() error {

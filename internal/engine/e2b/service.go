@@ -119,6 +119,9 @@ const (
 	metaID    = "cloche-id"
 )
 
+// metaMounts is the key by which CubeSandbox mounts directories of its own machine.
+const metaMounts = "host-mount"
+
 // sandboxID is what IDs of sandboxes look like. They become parts of paths and of host names.
 var sandboxID = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9-]{0,99}$`)
 
