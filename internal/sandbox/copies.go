@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -112,22 +111,8 @@ func (cp copier) last(ctx context.Context, s *live, conn *agentConn) {
 }
 
 // adopt opens the directories of a recovered sandbox.
-func (cp copier) adopt(s *live, dirs []filesync.Dir) {
-	err := s.copies.Reopen(s.dir, dirs, func(d filesync.Dir) (*workspace.Dir, error) {
-		info := s.snapshot()
-		if d.Target == info.Workspace.Path && info.Workspace.Dir == "" {
-			return cp.m.workspaces.open(s)
-		}
-		dir, err := workspace.OpenDir(d.Path)
-		if err != nil {
-			return nil, err
-		}
-		if dev, ino := dir.ID(); dev != d.Dev || ino != d.Ino {
-			return nil, errors.Join(api.Errorf(api.CodeState, "the directory %s was replaced", d.Path), dir.Close())
-		}
-		return dir, nil
-	})
-	if err != nil {
+func (cp copier) adopt(s *live, dirs []workspace.Attached) {
+	if err := s.copies.Reopen(s.dir, dirs); err != nil {
 		cp.m.log.Error("the files of a sandbox are not synchronized any more", "sandbox", s.id, "error", err)
 		s.info.Degraded = "its files are not synchronized with the host any more"
 	}

@@ -281,6 +281,7 @@ func (c *creation) stageDir(dir *workspace.Dir, target string, readOnly bool) er
 		}
 	}
 	c.plan.Mounts = append(c.plan.Mounts, m)
+	c.s.dirs = append(c.s.dirs, dir.AttachedAs(target, readOnly))
 	return nil
 }
 
@@ -460,7 +461,7 @@ func (s *live) save() error {
 	used := s.lease.Used(now())
 	r := record{
 		Version: recordVersion, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
-		Endpoints: s.endpoints.Grants(), Ports: s.ports.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, Copies: s.copies.Dirs(), KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, LastUse: used, IdleSpent: s.lease.Spent,
+		Endpoints: s.endpoints.Grants(), Ports: s.ports.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, Copies: s.copies.Dirs(), Dirs: s.dirs, KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, LastUse: used, IdleSpent: s.lease.Spent,
 	}
 	if err := r.write(s.dir, !s.making.Recorded()); err != nil {
 		return err

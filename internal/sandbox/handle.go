@@ -8,11 +8,13 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/sandbox/deadline"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 	"github.com/cloche-dev/cloche/internal/sandbox/ports"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 	"github.com/cloche-dev/cloche/internal/sandbox/retry"
+	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 // handle is a sandbox as the packages below this one see it.
@@ -114,6 +116,14 @@ func (h handle) Measure()                                     { h.m.workspaces.m
 func (h handle) SetDeadline(id string, timeout time.Duration) { h.s.deadlines.Set(id, timeout) }
 func (h handle) MeetDeadline(id string)                       { h.s.deadlines.Meet(id) }
 func (h handle) AskDeadline(id string, by int)                { h.s.deadlines.Ask(id, by) }
+
+// Dirs implements files.Sandbox.
+func (h handle) Dirs() []workspace.Attached {
+	if _, hears := h.m.engineNamed(h.s.snapshot().Engine).(engine.Host); hears {
+		return nil
+	}
+	return h.s.dirs
+}
 
 // Attended implements process.Agent.
 func (h handle) Attended(ctx context.Context) (context.Context, func()) {

@@ -185,6 +185,8 @@ type live struct {
 	ports     ports.Table
 	// copies are those of directories of this machine at a service.
 	copies filesync.Set
+	// dirs are the mounted directories of this machine.
+	dirs []workspace.Attached
 
 	// space is what is known of what its workspace takes.
 	space quota.State
@@ -262,15 +264,6 @@ type live struct {
 	end ending
 	// ended is closed when the instance is no more.
 	ended chan struct{}
-}
-
-// imageFacts are what an image says of the processes that run in it.
-type imageFacts struct {
-	Env map[string]string
-	// Path is the file that the root lies on.
-	Path string `json:",omitempty"`
-	// MissingHint belongs to the error about a program that is not there.
-	MissingHint string
 }
 
 // ending is how an instance ended.

@@ -14,7 +14,6 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
-	"github.com/cloche-dev/cloche/internal/sandbox/filesync"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -55,8 +54,8 @@ type record struct {
 	// they have files that say whom to trust.
 	Secrets []secretGrant `json:",omitempty"`
 	Trusts  bool          `json:",omitempty"`
-	// Copies are the directories of this machine that it has copies of.
-	Copies []filesync.Dir `json:",omitempty"`
+	// Copies are the directories of this machine that it has copies of, and Dirs those that are mounted.
+	Copies, Dirs []workspace.Attached `json:",omitempty"`
 	// IdleSpent is where the idle time of a paused sandbox stands.
 	IdleSpent time.Duration `json:",omitempty"`
 }

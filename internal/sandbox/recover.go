@@ -153,7 +153,7 @@ func (rc recovery) reconcile(ctx context.Context, id string, found *finds) {
 // engine blocks no other call. s.inst is nil if it no longer runs.
 func (rc recovery) adopt(ctx context.Context, id, dir string, r *record) (*live, error) {
 	s := &live{
-		id: id, tenant: r.Info.Tenant, name: r.Info.Name, profile: r.Info.Profile, dir: dir, info: r.Info, wake: rc.m.reaper.poke,
+		id: id, tenant: r.Info.Tenant, name: r.Info.Name, profile: r.Info.Profile, dir: dir, info: r.Info, dirs: r.Dirs, wake: rc.m.reaper.poke,
 		token: r.AgentToken, image: r.Image, engineState: r.EngineState, ended: make(chan struct{}),
 		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removal: r.Removal, unsettled: r.Unsettled, making: stage.CreationAnnounced, endReason: r.Info.Reason,
 	}

@@ -16,6 +16,15 @@ import (
 	"github.com/cloche-dev/cloche/internal/image"
 )
 
+// imageFacts are what an image says of the processes that run in it.
+type imageFacts struct {
+	Env map[string]string
+	// Path is the file that the root lies on.
+	Path string `json:",omitempty"`
+	// MissingHint belongs to the error about a program that is not there.
+	MissingHint string
+}
+
 // resolveImage finds the root filesystem, which was fetched before if it had to
 // be, and what its image says of the processes in it.
 func (c *creation) resolveImage(ctx context.Context) error {

@@ -135,6 +135,18 @@ func (d *Dir) ID() (dev, ino uint64) { return d.stat.Dev, d.stat.Ino }
 // Owner is to whom the directory belongs.
 func (d *Dir) Owner() (uid, gid uint32) { return d.stat.Uid, d.stat.Gid }
 
+// openAgain is OpenDir for a directory that can be one of Cloche's own.
+func openAgain(path string) (*Dir, error) {
+	f, err := openPath(unix.AT_FDCWD, path)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	return newDir(f, false)
+}
+
+// File returns a descriptor of the directory, for reading. The caller closes it.
+func (d *Dir) File() (*os.File, error) { return d.reader() }
+
 // Root returns the directory as a root for its own files. The caller closes it.
 func (d *Dir) Root() (*os.Root, error) {
 	root, err := os.OpenRoot(procPath(d.file))

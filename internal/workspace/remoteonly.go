@@ -109,6 +109,11 @@ func (*Dir) Owner() (uid, gid uint32) { return 0, 0 }
 // Close has nothing to close.
 func (*Dir) Close() error { return nil }
 
+func openAgain(string) (*Dir, error) { return nil, keepsFiles() }
+
+// File is refused.
+func (*Dir) File() (*os.File, error) { return nil, keepsFiles() }
+
 // Root is refused.
 func (*Dir) Root() (*os.Root, error) { return nil, keepsFiles() }
 

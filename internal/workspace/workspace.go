@@ -5,6 +5,7 @@ package workspace
 
 import (
 	"bytes"
+	"errors"
 	"path"
 	"strings"
 	"unicode/utf8"
@@ -114,4 +115,32 @@ func NewChange(path string, kind api.ChangeKind) api.Change {
 		c.Path, c.PathBytes = string(bytes.ToValidUTF8([]byte(path), []byte("\uFFFD"))), []byte(path)
 	}
 	return c
+}
+
+// Attached is a directory of this machine that a sandbox has, as its record keeps it.
+type Attached struct {
+	// Path is where the directory was, and Dev and Ino which one it was.
+	Path     string
+	Dev, Ino uint64
+	// Target is the path inside.
+	Target   string
+	ReadOnly bool `json:",omitempty"`
+}
+
+// AttachedAs returns an open directory as a sandbox has it.
+func (d *Dir) AttachedAs(target string, readOnly bool) Attached {
+	dev, ino := d.ID()
+	return Attached{Path: d.Path(), Dev: dev, Ino: ino, Target: target, ReadOnly: readOnly}
+}
+
+// Open opens the directory again. One that was replaced is api.CodeState.
+func (a Attached) Open() (*Dir, error) {
+	dir, err := openAgain(a.Path)
+	if err != nil {
+		return nil, err
+	}
+	if dev, ino := dir.ID(); dev != a.Dev || ino != a.Ino {
+		return nil, errors.Join(api.Errorf(api.CodeState, "the directory %s was replaced", a.Path), dir.Close())
+	}
+	return dir, nil
 }

@@ -126,7 +126,7 @@ var imports = map[string][]string{
 	"internal/sandbox/deadline":         {"api", "internal/hostfile"},
 	"internal/sandbox/retention":        {},
 	"internal/sandbox/process":          {"api", "internal/agent", "internal/hostfile", "internal/policy", "internal/sandbox/retention", "internal/spool", "internal/workspace"},
-	"internal/sandbox/files":            {"api", "internal/agent", "internal/policy"},
+	"internal/sandbox/files":            {"api", "internal/agent", "internal/filewatch", "internal/policy", "internal/workspace"},
 	"internal/sandbox/filesync":         {"api", "internal/agent", "internal/archive/localdir", "internal/hostfile", "internal/workspace"},
 	"internal/sandbox/changes":          {"api", "internal/archive", "internal/image", "internal/workspace"},
 	"internal/sandbox/ports":            {"api", "internal/agent", "internal/policy"},

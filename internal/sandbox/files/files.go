@@ -4,11 +4,13 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 // Sandbox is what [Files] needs of a sandbox. Its methods are safe for concurrent use.
@@ -24,17 +26,24 @@ type Sandbox interface {
 	// Writing says that a file is being written, until done is called with the outcome: an end of the
 	// sandbox cuts the write off.
 	Writing() (done func(error))
+	// Dirs are the mounted directories of this machine in which a change that this machine makes is no
+	// event inside.
+	Dirs() []workspace.Attached
+	// Ended is closed when the sandbox has ended.
+	Ended() <-chan struct{}
 }
 
 // Files carries out the file operations and file tools of sandboxes. It is safe for concurrent use.
 type Files struct {
 	find func(caller policy.Caller, verb policy.Verb, ref string) (Sandbox, error)
+	// hostWatches are the watches of directories of this machine.
+	hostWatches atomic.Int32
 }
 
 // New returns the file operations of the sandboxes that find returns, to a caller that may use the
 // verb.
 func New(find func(caller policy.Caller, verb policy.Verb, ref string) (Sandbox, error)) *Files {
-	return &Files{find}
+	return &Files{find: find}
 }
 
 // callTimeout bounds a call to an agent.
@@ -94,11 +103,15 @@ func (f *Files) WatchFiles(ctx context.Context, caller policy.Caller, ref string
 		return err
 	}
 	var own error // of fn
-	err = client.Files(at.FileAccess).Watch(ctx, at.Path, o, func(c api.FileChange) error {
+	tell := func(c api.FileChange) error {
 		release()
 		own = fn(c)
 		return own
-	})
+	}
+	watched, err := f.watchHost(ctx, s, client, at, o, tell)
+	if !watched {
+		err = client.Files(at.FileAccess).Watch(ctx, at.Path, o, tell)
+	}
 	if own != nil {
 		return own
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 // writes is a sandbox that counts the writes of files.
@@ -20,6 +21,8 @@ func (*writes) Agent(context.Context) (*agent.Client, error) { return nil, nil }
 func (*writes) Info() api.Sandbox                            { return api.Sandbox{} }
 func (*writes) Use() func()                                  { return func() {} }
 func (*writes) Explain(err error) error                      { return err }
+func (*writes) Dirs() []workspace.Attached                   { return nil }
+func (*writes) Ended() <-chan struct{}                       { return nil }
 
 func (w *writes) Writing() func(error) {
 	w.active++

@@ -25,18 +25,10 @@ type Set struct {
 	Told func(target string, r Report)
 
 	list []*Copy
-	dirs []Dir
+	dirs []workspace.Attached
 	used atomic.Bool
 	// running is held by a sync.
 	running sync.Mutex
-}
-
-// Dir is a directory of a Set, by which a later process finds it.
-type Dir struct {
-	Path     string
-	Dev, Ino uint64
-	Target   string
-	ReadOnly bool `json:",omitempty"`
 }
 
 // Add adds a directory, which it takes over. State is a directory for files of the Set's own.
@@ -55,15 +47,14 @@ func (s *Set) Add(state string, dir *workspace.Dir, target string, readOnly bool
 	if err != nil {
 		return errors.Join(err, root.Close())
 	}
-	dev, ino := dir.ID()
-	s.list, s.dirs = append(s.list, c), append(s.dirs, Dir{Path: dir.Path(), Dev: dev, Ino: ino, Target: target, ReadOnly: readOnly})
+	s.list, s.dirs = append(s.list, c), append(s.dirs, dir.AttachedAs(target, readOnly))
 	return nil
 }
 
-// Reopen adds the directories of an earlier Set, each as open returns it.
-func (s *Set) Reopen(state string, dirs []Dir, open func(Dir) (*workspace.Dir, error)) error {
+// Reopen adds the directories of an earlier Set.
+func (s *Set) Reopen(state string, dirs []workspace.Attached) error {
 	for _, d := range dirs {
-		dir, err := open(d)
+		dir, err := d.Open()
 		if err == nil {
 			err = s.Add(state, dir, d.Target, d.ReadOnly)
 		}
@@ -75,7 +66,7 @@ func (s *Set) Reopen(state string, dirs []Dir, open func(Dir) (*workspace.Dir, e
 }
 
 // Dirs are the directories of the Set.
-func (s *Set) Dirs() []Dir { return s.dirs }
+func (s *Set) Dirs() []workspace.Attached { return s.dirs }
 
 // Len is how many copies there are.
 func (s *Set) Len() int { return len(s.list) }

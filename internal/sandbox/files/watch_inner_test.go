@@ -1,0 +1,111 @@
+//go:build linux
+
+package files
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+// mounted is a sandbox with a workspace and mounts.
+type mounted struct {
+	*writes
+	info api.Sandbox
+	dirs []workspace.Attached
+}
+
+func (m mounted) Info() api.Sandbox          { return m.info }
+func (m mounted) Dirs() []workspace.Attached { return m.dirs }
+
+// TestHostDir: the directory of the host that is watched in place of a path inside, if the two show the
+// same.
+func TestHostDir(t *testing.T) {
+	s := mounted{
+		info: api.Sandbox{
+			Workspace: api.Workspace{Path: "/workspace"},
+			Mounts:    []api.Mount{{Target: "/data"}, {Target: "/data/below"}, {Target: "/ruled", Rules: []api.PathRule{{}}}},
+		},
+		dirs: []workspace.Attached{{Target: "/workspace"}, {Target: "/data"}, {Target: "/data/below"}, {Target: "/ruled"}},
+	}
+	for name, c := range map[string]struct {
+		at     api.FilePlace
+		target string
+		rel    string
+	}{
+		"the workspace":             {api.FilePlace{Path: "/workspace"}, "/workspace", ""},
+		"below it":                  {api.FilePlace{Path: "/workspace/a/../b/"}, "/workspace", "b"},
+		"a name that begins alike":  {api.FilePlace{Path: "/workspaces"}, "", ""},
+		"the root":                  {api.FilePlace{Path: "/"}, "", ""},
+		"a mount with one below":    {api.FilePlace{Path: "/data"}, "", ""},
+		"beside that one":           {api.FilePlace{Path: "/data/x"}, "/data", "x"},
+		"the one below":             {api.FilePlace{Path: "/data/below/x/y"}, "/data/below", "x/y"},
+		"with rules":                {api.FilePlace{Path: "/ruled/x"}, "", ""},
+		"with the rights of a user": {api.FilePlace{Path: "/workspace", FileAccess: api.FileAccess{User: "1000"}}, "", ""},
+		"within a directory":        {api.FilePlace{Path: "/workspace", FileAccess: api.FileAccess{Within: []string{"/workspace"}}}, "", ""},
+		"a relative path":           {api.FilePlace{Path: "workspace"}, "", ""},
+	} {
+		dir, rel, ok := hostDir(s, c.at)
+		if ok != (c.target != "") || ok && (dir.Target != c.target || rel != c.rel) {
+			t.Errorf("%s: %q %q %t, want %q %q", name, dir.Target, rel, ok, c.target, c.rel)
+		}
+	}
+	layered := s
+	layered.info.Workspace.Layered = true
+	if _, _, ok := hostDir(layered, api.FilePlace{Path: "/workspace"}); ok {
+		t.Error("a layered workspace is watched below its layer")
+	}
+}
+
+// TestOpenBelow follows no link and notices a directory that was replaced.
+func TestOpenBelow(t *testing.T) {
+	top := t.TempDir()
+	given := filepath.Join(top, "given")
+	for _, dir := range []string{given, filepath.Join(given, "sub"), filepath.Join(top, "private")} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(top, "private"), filepath.Join(given, "link")); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := workspace.OpenDir(given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := dir.AttachedAs("/given", false)
+	if err := dir.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open := func(rel string) error {
+		f, err := openBelow(d, rel)
+		if err == nil {
+			err = f.Close()
+		}
+		return err
+	}
+	for rel, ok := range map[string]bool{"": true, "sub": true, "link": false, "link/x": false, "missing": false} {
+		if err := open(rel); (err == nil) != ok {
+			t.Errorf("%q: %v", rel, err)
+		}
+	}
+	if err := os.Rename(given, given+"-before"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(top, "private"), given); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(""); err == nil {
+		t.Error("a link in the place of the directory is opened")
+	}
+	if err := errors.Join(os.Remove(given), os.Rename(filepath.Join(top, "private"), given)); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(""); api.CodeOf(err) != api.CodeState {
+		t.Errorf("another directory in its place: %v", err)
+	}
+}
