@@ -3,6 +3,7 @@ package e2bapi
 import (
 	"context"
 	"net"
+	"net/netip"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
@@ -18,8 +19,15 @@ type Core interface {
 	Images
 	Programs
 	codeinterpreter.Core
+	Ports
 	Logs(ctx context.Context, caller core.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error
+}
+
+// Ports are connections to ports of sandboxes.
+type Ports interface {
 	DialPort(ctx context.Context, caller core.Caller, ref string, port int) (net.Conn, error)
+	// AuthorizePublish checks whether ports can be served at an address of this machine.
+	AuthorizePublish(at netip.Addr) error
 }
 
 // Sandboxes are core's verbs on sandboxes.

@@ -3,10 +3,12 @@ package e2bapi
 import (
 	"context"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -123,8 +125,8 @@ func (s *Server) servePort(w http.ResponseWriter, r *http.Request, t target) {
 	case t.port == envdPort:
 		s.data.ServeSandbox(w, r, inside)
 	default:
-		if err := checkTraffic(kept, r); err != nil {
-			f := err.(*failure) //nolint:errorlint,forcetypeassert // made two lines above
+		if err := errors.Join(s.checkPublished(r), checkTraffic(kept, r)); err != nil {
+			f, _ := errors.AsType[*failure](err) // both make such errors
 			writeJSON(w, f.status, dataFailure{SandboxID: idOf(sb.ID), Message: f.message, Port: t.port, Code: f.status})
 			return
 		}
@@ -160,6 +162,18 @@ func (s *Server) running(ctx context.Context, id string) (*record, api.Sandbox, 
 		return nil, sb, caller, nil
 	}
 	return kept, sb, caller, err
+}
+
+// checkPublished refuses ports at an address that other machines reach, unless a rule publishes them.
+func (s *Server) checkPublished(r *http.Request) error {
+	var at netip.Addr
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+		at = local.AddrPort().Addr()
+	}
+	if err := s.core.AuthorizePublish(at); err != nil {
+		return fail(http.StatusForbidden, "%v", err)
+	}
+	return nil
 }
 
 // checkTraffic checks the token of a sandbox whose ports are not public.

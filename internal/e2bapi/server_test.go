@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,8 @@ type sandboxes struct {
 	port string
 	// resumed counts the calls of Resume.
 	resumed atomic.Int32
+	// unpublished refuses ports at every address.
+	unpublished atomic.Bool
 
 	mu   sync.Mutex
 	made int
@@ -113,6 +116,13 @@ func (c *sandboxes) Extend(_ context.Context, caller core.Caller, ref string, x 
 			sb.ExpiresAt = &end
 		}
 	})
+}
+
+func (c *sandboxes) AuthorizePublish(at netip.Addr) error {
+	if c.unpublished.Load() {
+		return api.Errorf(api.CodeDenied, "no rule publishes ports at %s", at)
+	}
+	return nil
 }
 
 func (c *sandboxes) DialPort(ctx context.Context, caller core.Caller, ref string, port int) (net.Conn, error) {
@@ -245,6 +255,23 @@ func TestServerRestart(t *testing.T) {
 	if len(list) != 0 {
 		t.Errorf("another tenant sees %+v", list)
 	}
+}
+
+// Ports of programs need a rule at an address that other machines reach. The data plane has tokens.
+func TestUnpublishedPorts(t *testing.T) {
+	f := newFixture(t, hello)
+	sb := f.create()
+	to := func(port string) []string { return []string{headerID, sb.SandboxID, headerPort, port} }
+	if got := f.want(http.StatusOK, http.MethodGet, "/", "", nil, to("8000")...); got != "hello" {
+		t.Errorf("a port: %q", got)
+	}
+	f.core.unpublished.Store(true)
+	got := f.want(http.StatusForbidden, http.MethodGet, "/", "", nil, to("8000")...)
+	if !strings.Contains(got, "no rule publishes ports at 127.0.0.1") {
+		t.Errorf("refused with %q", got)
+	}
+	f.want(http.StatusForbidden, http.MethodGet, "/", "", nil, "Host", "8000-"+sb.SandboxID+".sbx.test:8443")
+	f.want(http.StatusOK, http.MethodPost, "/process.Process/List", "{}", nil, to("49983")...)
 }
 
 // The end never moves to an earlier time by connect, and timeout sets it exactly.
