@@ -22,9 +22,9 @@ const (
 	// envdPort is where envd serves a sandbox.
 	envdPort = "49983"
 	// pingInterval is how often envd is asked to say that a stream is alive. A stream that is silent
-	// for streamSilence is given up.
+	// for streamSilence is given up: envd says so every 90 seconds if it does not read the request.
 	pingInterval  = 20 * time.Second
-	streamSilence = 75 * time.Second
+	streamSilence = 200 * time.Second
 	// maxMessageBytes bounds a message of envd.
 	maxMessageBytes = 4 << 20
 )

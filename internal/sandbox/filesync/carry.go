@@ -122,6 +122,12 @@ func (c *Copy) apply(ctx context.Context, a Agent, w *work, host map[string]stat
 	return c.remember(ctx, a, host, slices.Concat(w.push, w.removeGuest))
 }
 
+// errUnsteady is in the error of a sync that read a file while a program of this machine wrote it.
+var errUnsteady = errors.New("a file changed while it was read")
+
+// errNotTaken ends the packing of files whose reader has gone.
+var errNotTaken = errors.New("the sandbox does not take the files")
+
 // push carries files of the directory to the copy. clear removes what the copy has beside.
 func (c *Copy) push(ctx context.Context, a Agent, names []string, host map[string]state, clear bool, rep *Report) error {
 	var size int64
@@ -139,13 +145,18 @@ func (c *Copy) push(ctx context.Context, a Agent, names []string, host map[strin
 	}
 	r, w := io.Pipe()
 	var packed api.TarReport
+	var perr error
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		w.CloseWithError(localdir.PackOnly(w, c.o.Root, func(p string) bool { return want[p] }, &packed))
+		perr = localdir.PackOnly(w, c.o.Root, func(p string) bool { return want[p] }, &packed)
+		w.CloseWithError(perr)
 	})
 	_, err := a.TarIn(ctx, c.o.Target, api.TarInOptions{Clear: clear}, r)
-	r.CloseWithError(errors.New("the sandbox does not take the files"))
+	r.CloseWithError(errNotTaken)
 	wg.Wait()
+	if perr != nil && !errors.Is(perr, errNotTaken) && ctx.Err() == nil {
+		return fmt.Errorf("carry files into the sandbox: %w: %w", errUnsteady, perr)
+	}
 	if err != nil {
 		return fmt.Errorf("carry files into the sandbox: %w", err)
 	}

@@ -154,6 +154,19 @@ func (c *Copy) Fill(ctx context.Context, a Agent) (Report, error) {
 func (c *Copy) Sync(ctx context.Context, a Agent) (Report, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for try := 1; ; try++ {
+		rep, err := c.sync(ctx, a)
+		if try == maxTries || !errors.Is(err, errUnsteady) {
+			return rep, err
+		}
+	}
+}
+
+// maxTries bounds the attempts to carry files that programs of this machine are writing.
+const maxTries = 3
+
+// sync is one attempt. The caller holds c.mu.
+func (c *Copy) sync(ctx context.Context, a Agent) (Report, error) {
 	var rep Report
 	host, err := c.hostTree(&rep)
 	if err != nil {

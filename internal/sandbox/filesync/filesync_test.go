@@ -348,6 +348,26 @@ func TestWhileProgramsWrite(t *testing.T) {
 	}
 }
 
+// TestWhileTheHostWrites: a file that shrinks while it is carried is carried again.
+func TestWhileTheHostWrites(t *testing.T) {
+	s := newSides(t, false)
+	if _, err := s.c.Fill(t.Context(), s.g); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s.host, "large", strings.Repeat("x", 4<<20), 0o644)
+	left := 2
+	s.g.during = func(at string) {
+		if at == "unpack" && left > 0 {
+			left--
+			write(t, s.host, "large", strings.Repeat("y", 1000*left), 0o644)
+		}
+	}
+	s.sync()
+	s.g.during = nil
+	s.sync()
+	s.alike()
+}
+
 // TestTooMany: a directory that is too large is refused before anything is carried.
 func TestTooMany(t *testing.T) {
 	if testing.Short() {
