@@ -135,6 +135,10 @@ func (f *Files) ReadFile(ctx context.Context, caller policy.Caller, ref string, 
 		release()
 		return nil, info, err
 	}
+	if host := hostReader(s, at, info, offset, length); host != nil {
+		_ = r.Close()
+		r = host
+	}
 	return &fileReader{ReadCloser: r, release: release}, info, nil
 }
 

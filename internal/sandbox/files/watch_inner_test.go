@@ -3,13 +3,17 @@
 package files
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/workspace"
+	"golang.org/x/sys/unix"
 )
 
 // mounted is a sandbox with a workspace and mounts.
@@ -58,6 +62,67 @@ func TestHostDir(t *testing.T) {
 	layered.info.Workspace.Layered = true
 	if _, _, ok := hostDir(layered, api.FilePlace{Path: "/workspace"}); ok {
 		t.Error("a layered workspace is watched below its layer")
+	}
+}
+
+// TestHostReader reads a large file of the host in the place of the sandbox's, if it is the same.
+func TestHostReader(t *testing.T) {
+	top := t.TempDir()
+	dir, err := workspace.OpenDir(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	s := mounted{info: api.Sandbox{Workspace: api.Workspace{Path: "/workspace"}}, dirs: []workspace.Attached{dir.AttachedAs("/workspace", false)}}
+	content := bytes.Repeat([]byte("0123456789"), minHostRead/5)
+	if err := os.WriteFile(filepath.Join(top, "large"), content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("large", filepath.Join(top, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(filepath.Join(top, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fi, err := os.Stat(filepath.Join(top, "large"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := api.FileInfo{Type: api.TypeFile, Size: fi.Size(), ModTime: fi.ModTime()}
+	older, longer := is, is
+	older.ModTime, longer.Size = is.ModTime.Add(-time.Second), is.Size+1
+	at := func(name string) api.FilePlace { return api.FilePlace{Path: "/workspace/" + name} }
+	for name, c := range map[string]struct {
+		at             api.FilePlace
+		info           api.FileInfo
+		offset, length int64
+		want           []byte
+	}{
+		"whole":              {at("large"), is, 0, -1, content},
+		"from an offset":     {at("large"), is, 7, -1, content[7:]},
+		"a part":             {at("large"), is, 7, minHostRead, content[7 : 7+minHostRead]},
+		"more than there is": {at("large"), is, 7, 1 << 40, content[7:]},
+		"a small part":       {at("large"), is, 7, 100, nil},
+		"beyond the end":     {at("large"), is, 1 << 40, -1, nil},
+		"an older file":      {at("large"), older, 0, -1, nil},
+		"a longer file":      {at("large"), longer, 0, -1, nil},
+		"a link":             {at("link"), is, 0, -1, nil},
+		"a pipe":             {at("pipe"), is, 0, -1, nil},
+		"the directory":      {api.FilePlace{Path: "/workspace"}, is, 0, -1, nil},
+		"elsewhere":          {api.FilePlace{Path: "/tmp/large"}, is, 0, -1, nil},
+		"a user's":           {api.FilePlace{Path: "/workspace/large", FileAccess: api.FileAccess{User: "1"}}, is, 0, -1, nil},
+	} {
+		r := hostReader(s, c.at, c.info, c.offset, c.length)
+		if (r != nil) != (c.want != nil) {
+			t.Errorf("%s: read on the host: %t", name, r != nil)
+		}
+		if r == nil {
+			continue
+		}
+		got, err := io.ReadAll(r)
+		if err := errors.Join(err, r.Close()); err != nil || !bytes.Equal(got, c.want) {
+			t.Errorf("%s: %d bytes, %v, want %d", name, len(got), err, len(c.want))
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ package files
 
 import (
 	"context"
+	"io"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
@@ -13,3 +14,6 @@ import (
 func (f *Files) watchHost(context.Context, Sandbox, *agent.Client, api.FilePlace, api.WatchOptions, func(api.FileChange) error) (watched bool, err error) {
 	return false, nil
 }
+
+// hostReader reads nothing.
+func hostReader(Sandbox, api.FilePlace, api.FileInfo, int64, int64) io.ReadCloser { return nil }
