@@ -151,7 +151,7 @@ func TestEveryGoalNamesSubjects(t *testing.T) {
 		containerExec, linkConnect, linkDown, linkUp, runscConnect, runscDown, runscUp,
 		recordReplaced, createOnDisk, createInMemory, createOnDiskNative, createInMemoryNative,
 		versionExec, otherExec, versionCreate, otherCreate, versionBuild, otherBuild,
-		runCode, runCodeNative, kernelInside, kernelNative, e2bCreate, e2bRun, ourCreate, ourRun, pageURL, pageForward, buildCached,
+		runCode, runCodeNative, kernelInside, kernelNative, e2bCreate, e2bRun, ourCreate, ourRun, pageURL, pageForward, buildCached, fileUp, fileDown, serverUp, serverDown,
 	}
 	bridged := &endpointBench{bridged: map[string]*client.Sandbox{}}
 	for _, engine := range endpointEngines() {

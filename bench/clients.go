@@ -102,8 +102,30 @@ func (b *bench) clients(ctx context.Context) (err error) {
 		return err
 	}
 	b.report.Series = append(b.report.Series, series...)
+	if err := b.transfers(ctx, &undo); err != nil {
+		return err
+	}
 	b.report.judge(goals())
 	return nil
+}
+
+// transfers compares large files through E2B's API with a file server.
+func (b *bench) transfers(ctx context.Context, undo *[]func() error) error {
+	home := filepath.Join(b.dir, "transfer")
+	if err := os.Mkdir(home, 0o755); err != nil {
+		return err
+	}
+	a, err := newAppIn(ctx, b, b.bin, home, "--e2b", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	subjects, err := transferSubjects(ctx, a.client, home, undo)
+	if err != nil {
+		return err
+	}
+	series, err := rounds(ctx, min(b.n, transferRounds), subjects, b.missing)
+	b.report.Series = append(b.report.Series, series...)
+	return err
 }
 
 // lineConn is a program that answers each line with a number of ms.
@@ -251,6 +273,8 @@ func clientGoals() []goal {
 		{what: "Sandbox.create and commands.run of E2B's SDK, against the Go client", subject: e2bCreate, metric: total, peer: ourCreate, maxRatio: 1.3},
 		{what: "commands.run of E2B's SDK, against the Go client", subject: e2bRun, metric: total, peer: ourRun, maxRatio: 1.3},
 		{what: "a page by the URL of its port, over a forwarded port", subject: pageURL, metric: total, peer: pageForward, maxMS: 1},
+		{what: "1 GiB up by E2B's API, at half the rate of a file server", subject: fileUp, metric: total, peer: serverUp, maxRatio: 2},
+		{what: "1 GiB down by E2B's API, at half the rate of a file server", subject: fileDown, metric: total, peer: serverDown, maxRatio: 2},
 		{what: "image build of ten cached steps", subject: buildCached, metric: total, maxMS: 1000},
 	}
 }
