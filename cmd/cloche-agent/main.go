@@ -17,10 +17,14 @@ import (
 	"path"
 
 	"github.com/cloche-dev/cloche/internal/agent/guest"
+	"github.com/cloche-dev/cloche/internal/agent/guest/sudo"
 	"github.com/cloche-dev/cloche/internal/engine/inner"
 )
 
 func main() {
+	if path.Base(os.Args[0]) == sudo.Argv0 {
+		os.Exit(sudo.Main(os.Args, os.Stderr))
+	}
 	if path.Base(os.Args[0]) == inner.Argv0 || len(os.Args) > 1 && os.Args[1] == inner.Argv0 {
 		os.Exit(inner.Main())
 	}

@@ -142,7 +142,7 @@ func (c *copier) emptyDirs(extra []string) error {
 	if err := c.tree.ownedDir("home/"+userName, 0o755, userID, userID); err != nil {
 		return err
 	}
-	for name, target := range map[string]string{"var/run": "/run", "var/lock": "/run/lock"} {
+	for name, target := range map[string]string{"var/run": "/run", "var/lock": "/run/lock", overDir + "/sudo": sudoProgram} {
 		if err := c.tree.symlink(name, target); err != nil {
 			return err
 		}
@@ -163,7 +163,7 @@ func (c *copier) emptyDirs(extra []string) error {
 // beside it.
 func (c *copier) path() string {
 	// The agent knows the home of each process's user.
-	dirs := []string{"~/.local/bin", "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+	dirs := []string{"~/.local/bin", "/" + overDir, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 	for _, name := range extraPath() {
 		if info, err := c.look(name); err == nil && info != nil {
 			dirs = append(dirs, "/"+name)

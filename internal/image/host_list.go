@@ -49,6 +49,12 @@ func extraPath() []string {
 // namesDir holds further names of programs of the machine's.
 const namesDir = "opt/cloche/bin"
 
+// overDir holds programs of Cloche's own that programs find before those of the machine.
+const overDir = "opt/cloche/sbin"
+
+// sudoProgram is the agent, which is sudo by that name.
+const sudoProgram = "/.cloche" + AgentPath
+
 // emptyDirs are there for programs that expect them and for mounts.
 func emptyDirs() map[string]uint16 {
 	return map[string]uint16{

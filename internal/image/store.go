@@ -48,7 +48,7 @@ type Store struct {
 }
 
 // recordLayout changes when images have other files, made of the same sources.
-const recordLayout = 1
+const recordLayout = 2
 
 // record says from what an image was made, so that a later process knows
 // without reading it again whether that still holds.

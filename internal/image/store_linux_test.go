@@ -161,7 +161,7 @@ func TestHostImageHasPythonByItsShortName(t *testing.T) {
 	}
 	put(t, root, "usr/local/bin/python", "", 0o755)
 	r = resolve(t, s, Need{})
-	if strings.Contains(r.Env["PATH"], "cloche") {
+	if strings.Contains(r.Env["PATH"], namesDir) {
 		t.Errorf("the machine has a python, and PATH is %s", r.Env["PATH"])
 	}
 }
