@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/docker/dockertest"
+	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/test/longtest"
 )
 
@@ -95,10 +95,6 @@ func buildInner(t testing.TB) {
 		return
 	}
 	path := filepath.Join(t.TempDir(), "agent")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/cloche-dev/cloche/cmd/cloche-agent")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the program of the inside: %v\n%s", err, out)
-	}
+	enginetest.BuildProgram(t, path, "cmd/cloche-agent")
 	t.Setenv(innerEnv, path)
 }

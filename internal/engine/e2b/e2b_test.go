@@ -156,11 +156,7 @@ func (s service) left(t testing.TB, p engine.Plan) []string {
 func buildInner(t *testing.T) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "inner")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", name, "github.com/cloche-dev/cloche/cmd/cloche-agent")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	enginetest.BuildProgram(t, name, "cmd/cloche-agent")
 	t.Setenv(innerEnv, name)
 }
 

@@ -44,19 +44,18 @@ func BuildImages(t testing.TB, dir string) Images {
 		im.build(t)
 		return im
 	}
-	buildProgram(t, im.Program)
+	BuildProgram(t, im.Program, "internal/engine/enginetest/inside")
 	im.build(t)
 	return im
 }
 
-// buildProgram builds the suite's program.
-func buildProgram(t testing.TB, path string) {
+// BuildProgram builds a static program of this module for the inside of sandboxes.
+func BuildProgram(t testing.TB, path, pkg string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path,
-		"github.com/cloche-dev/cloche/internal/engine/enginetest/inside")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "github.com/cloche-dev/cloche/"+pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the suite's program: %v\n%s", err, out)
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
 	}
 }
 

@@ -56,7 +56,7 @@ func (k OtherKernel) Under(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := filepath.Join(t.TempDir(), "inside")
-	buildProgram(t, program)
+	BuildProgram(t, program, "internal/engine/enginetest/inside")
 	m := vm.Machine{
 		Kernel:   os.Getenv(env),
 		Modules:  []string{"loop", "overlay", "erofs", "tun"},
