@@ -77,6 +77,8 @@ var (
 	_ engine.Engine = (*Engine)(nil)
 	_ engine.Able   = (*Engine)(nil)
 	_ engine.Remote = (*Engine)(nil)
+
+	_ engine.VolumeKeeper = (*Engine)(nil)
 )
 
 // New makes an engine. It sends nothing to the service yet.
@@ -109,6 +111,9 @@ func (e *Engine) Abilities() engine.Abilities { return engine.Abilities{Tier: ap
 func (e *Engine) RemoteTerms() engine.RemoteTerms {
 	return engine.RemoteTerms{AgentDir: Dir, HostMounts: e.opts.HostMounts}
 }
+
+// RemoveVolume implements engine.VolumeKeeper. No volume outlives its sandbox: one with a name is refused.
+func (e *Engine) RemoveVolume(context.Context, string) error { return nil }
 
 // Close ends the engine's own goroutines. The sandboxes stay at the service until their lifetime ends.
 func (e *Engine) Close() error {
