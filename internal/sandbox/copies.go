@@ -59,7 +59,7 @@ func (cp copier) degrade(s *live, reason string) {
 }
 
 // SyncFiles implements process.Programs.
-func (h handle) SyncFiles(ctx context.Context) error {
+func (h handle) SyncFiles(ctx context.Context, after bool) error {
 	if h.s.copies.Len() == 0 {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (h handle) SyncFiles(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return h.s.explain(h.s.copies.Sync(ctx, client))
+	return h.s.explain(h.s.copies.Sync(ctx, client, after))
 }
 
 // keep synchronizes the copies of a sandbox while it is in use, until it has ended.
@@ -80,7 +80,7 @@ func (cp copier) keep(s *live) {
 			if s.snapshot().State != api.StateRunning {
 				return nil
 			}
-			err := handle{cp.m, s}.SyncFiles(ctx)
+			err := handle{cp.m, s}.SyncFiles(ctx, true)
 			if err != nil && ctx.Err() == nil && !s.over() {
 				cp.m.log.Warn("synchronize the copies of a sandbox", "sandbox", s.id, "error", err)
 			}
@@ -102,7 +102,7 @@ func (cp copier) last(ctx context.Context, s *live, conn *agentConn) {
 	defer cancel()
 	client, err := conn.Get(ctx)
 	if err == nil {
-		err = s.copies.Sync(ctx, client)
+		err = s.copies.Sync(ctx, client, true)
 	}
 	if err != nil && !s.over() {
 		cp.m.log.Error("the last changes of a sandbox were not carried to the host", "sandbox", s.id, "error", err)

@@ -48,7 +48,7 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 		return api.Snapshot{}, err
 	}
 	if s.snapshot().State == api.StateRunning {
-		if err := (handle{m, s}).SyncFiles(ctx); err != nil {
+		if err := (handle{m, s}).SyncFiles(ctx, true); err != nil {
 			return api.Snapshot{}, err
 		}
 	}

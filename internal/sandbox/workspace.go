@@ -157,7 +157,7 @@ func (wk workspaces) measure(ctx context.Context, s *live, phase api.QuotaPhase)
 	if ws.Enforced != api.HeldByMeasure {
 		return nil
 	}
-	if err := (handle{wk.m, s}).SyncFiles(ctx); err != nil {
+	if err := (handle{wk.m, s}).SyncFiles(ctx, true); err != nil {
 		return err
 	}
 	dir, err := wk.measured(s, ws)

@@ -151,11 +151,16 @@ func (c *Copy) Fill(ctx context.Context, a Agent) (Report, error) {
 }
 
 // Sync carries what changed since the last sync, or since Fill.
-func (c *Copy) Sync(ctx context.Context, a Agent) (Report, error) {
+func (c *Copy) Sync(ctx context.Context, a Agent) (Report, error) { return c.retry(ctx, a, false) }
+
+// Refresh is Sync if something has changed on this machine. Otherwise it asks the sandbox for nothing.
+func (c *Copy) Refresh(ctx context.Context, a Agent) (Report, error) { return c.retry(ctx, a, true) }
+
+func (c *Copy) retry(ctx context.Context, a Agent, ifHostChanged bool) (Report, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for try := 1; ; try++ {
-		rep, err := c.sync(ctx, a)
+		rep, err := c.sync(ctx, a, ifHostChanged)
 		if try == maxTries || !errors.Is(err, errUnsteady) {
 			return rep, err
 		}
@@ -166,10 +171,10 @@ func (c *Copy) Sync(ctx context.Context, a Agent) (Report, error) {
 const maxTries = 3
 
 // sync is one attempt. The caller holds c.mu.
-func (c *Copy) sync(ctx context.Context, a Agent) (Report, error) {
+func (c *Copy) sync(ctx context.Context, a Agent, ifHostChanged bool) (Report, error) {
 	var rep Report
 	host, err := c.hostTree(&rep)
-	if err != nil {
+	if err != nil || ifHostChanged && !c.hostChanged(host) {
 		return rep, err
 	}
 	guest, err := c.guestTree(ctx, a)
@@ -184,6 +189,21 @@ func (c *Copy) sync(ctx context.Context, a Agent) (Report, error) {
 		return rep, err
 	}
 	return rep, errors.Join(err, c.save())
+}
+
+// hostChanged compares the directory with what it was after the last sync.
+func (c *Copy) hostChanged(host map[string]state) bool {
+	for p, h := range host {
+		if c.base[p].Host != h {
+			return true
+		}
+	}
+	for p, b := range c.base {
+		if _, there := host[p]; !there && b.Host != (state{}) {
+			return true
+		}
+	}
+	return false
 }
 
 // work is what a sync has to do. The paths are sorted.

@@ -242,6 +242,39 @@ func TestBothWays(t *testing.T) {
 	s.alike()
 }
 
+// TestRefresh: before a program starts, the sandbox is asked only if this machine has changed something.
+func TestRefresh(t *testing.T) {
+	s := newSides(t, false)
+	write(t, s.host, "a", "1", 0o644)
+	write(t, s.host, "b", "1", 0o644)
+	if _, err := s.c.Fill(t.Context(), s.g); err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	s.g.during = func(string) { calls++ }
+	refresh := func(want bool) {
+		t.Helper()
+		calls = 0
+		if _, err := s.c.Refresh(t.Context(), s.g); err != nil {
+			t.Fatal(err)
+		}
+		if (calls > 0) != want {
+			t.Errorf("%d calls", calls)
+		}
+	}
+	write(t, s.inside, "by-the-sandbox", "2", 0o644)
+	refresh(false)
+	write(t, s.host, "a", "three", 0o644)
+	refresh(true)
+	s.alike()
+	refresh(false)
+	if err := os.Remove(filepath.Join(s.host, "b")); err != nil {
+		t.Fatal(err)
+	}
+	refresh(true)
+	s.alike()
+}
+
 // TestConflict: of a file that changed on both sides, the host's stays, and it is told.
 func TestConflict(t *testing.T) {
 	s := newSides(t, false)

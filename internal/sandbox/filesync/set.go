@@ -77,8 +77,13 @@ func (s *Set) Use() { s.used.Store(true) }
 // Fill carries every directory into the new sandbox.
 func (s *Set) Fill(ctx context.Context, a Agent) error { return s.each(ctx, a, (*Copy).Fill) }
 
-// Sync synchronizes every copy.
-func (s *Set) Sync(ctx context.Context, a Agent) error { return s.each(ctx, a, (*Copy).Sync) }
+// Sync synchronizes every copy, or without all those whose directory has changed on this machine.
+func (s *Set) Sync(ctx context.Context, a Agent, all bool) error {
+	if all {
+		return s.each(ctx, a, (*Copy).Sync)
+	}
+	return s.each(ctx, a, (*Copy).Refresh)
+}
 
 func (s *Set) each(ctx context.Context, a Agent, do func(*Copy, context.Context, Agent) (Report, error)) error {
 	s.running.Lock()

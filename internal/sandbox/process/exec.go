@@ -70,7 +70,7 @@ func (m *Runner) exec(ctx context.Context, s *Table, permit policy.ExecPermit) (
 // syncAfter carries what a program wrote to the host, before its caller hears of its end. What fails is
 // tried again while the sandbox is in use.
 func (m *Runner) syncAfter(ctx context.Context, s *Table) {
-	if err := s.sandbox.SyncFiles(ctx); err != nil {
+	if err := s.sandbox.SyncFiles(ctx, true); err != nil {
 		m.o.Logger.Warn("synchronize files after a program", "sandbox", s.names.ID, "error", err)
 	}
 }
@@ -99,7 +99,7 @@ func (m *Runner) begin(ctx context.Context, s *Table, permit policy.ExecPermit) 
 	if err := s.sandbox.WaitEndpoints(ctx, permit.Request().WaitEndpoints); err != nil {
 		return start, nil, err
 	}
-	if err := s.sandbox.SyncFiles(ctx); err != nil {
+	if err := s.sandbox.SyncFiles(ctx, false); err != nil {
 		return start, nil, err
 	}
 	given, err := s.sandbox.SecretEnv(ctx)

@@ -121,9 +121,9 @@ type Programs interface {
 	// OOMKills reads the kernel's count of kills for memory, OOMSeen is the count as last read.
 	OOMKills(ctx context.Context) int64
 	OOMSeen() int64
-	// SyncFiles synchronizes copies of directories of the host, before a program starts and after it
+	// SyncFiles synchronizes copies of directories of the host, before a program starts or after it
 	// ended.
-	SyncFiles(ctx context.Context) error
+	SyncFiles(ctx context.Context, after bool) error
 	// Measure measures the workspace in the background, after a process has ended.
 	Measure()
 }

@@ -32,7 +32,7 @@ func (m *Runner) StartProcess(ctx context.Context, caller policy.Caller, ref str
 	if err := s.sandbox.WaitEndpoints(ctx, permit.Request().WaitEndpoints); err != nil {
 		return api.Process{}, err
 	}
-	if err := s.sandbox.SyncFiles(ctx); err != nil {
+	if err := s.sandbox.SyncFiles(ctx, false); err != nil {
 		return api.Process{}, err
 	}
 	given, err := s.sandbox.SecretEnv(ctx)
