@@ -146,7 +146,7 @@ func root() *string {
 	return &dir
 }
 
-// signal kills a process by its tag. One that is not there is no error.
+// kill kills a process by its tag. One that is not there is no error.
 func (v *envd) kill(ctx context.Context, tag string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -47,7 +47,12 @@ func newService(o Options) (*service, *api.Problem) {
 	s := &service{key: o.APIKey, http: &http.Client{
 		Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true,
-			DialContext:         (&net.Dialer{Timeout: callTimeout}).DialContext,
+			// A connection whose other end is gone, such as after a sleep of this machine, is noticed
+			// within a minute.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: pingInterval, PingTimeout: pingInterval},
+			DialContext: (&net.Dialer{Timeout: callTimeout, KeepAliveConfig: net.KeepAliveConfig{
+				Enable: true, Idle: pingInterval, Interval: pingInterval / 2, Count: 3,
+			}}).DialContext,
 			TLSHandshakeTimeout: callTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 16,
 		},
 		// The key is for one host.
