@@ -122,6 +122,10 @@ func sendFile(p *session.Call, name string, f *os.File, offset, length int64) er
 			return pathwalk.FileError("read", name, err)
 		}
 	}
+	if st.Size > wire.MaxData {
+		// A caller that leaves would otherwise hold the file, and its space, until the stream is given up.
+		p.Attend(nil)
+	}
 	var r io.Reader = f
 	if length >= 0 {
 		r = io.LimitReader(f, length)

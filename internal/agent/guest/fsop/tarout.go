@@ -57,6 +57,7 @@ type packer struct {
 
 // tarOut sends a tar of what is at name.
 func (fo *Files) tarOut(p *session.Call, name string, o wire.Tar) error {
+	p.Attend(nil) // as for a large file
 	f, err := pathwalk.Open(name, unix.O_RDONLY, 0)
 	if err != nil {
 		return pathwalk.FileError("pack", name, err)
