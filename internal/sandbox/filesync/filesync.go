@@ -66,6 +66,14 @@ type Report struct {
 	Conflicts []string
 	// Skipped are the paths that were not carried, at most [maxTold].
 	Skipped []api.TarSkip
+	// closed are the directories of this machine that cannot be listed. What is below is left on both
+	// sides.
+	closed []string
+}
+
+// left reports whether a path is not compared.
+func (r *Report) left(p string) bool {
+	return slices.ContainsFunc(r.closed, func(dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") })
 }
 
 // maxTold bounds the paths of a Report.
@@ -140,6 +148,7 @@ func (c *Copy) Fill(ctx context.Context, a Agent) (Report, error) {
 	if err != nil {
 		return rep, err
 	}
+	maps.DeleteFunc(host, func(p string, _ state) bool { return rep.left(p) })
 	if err := c.push(ctx, a, slices.Collect(maps.Keys(host)), host, true, &rep); err != nil {
 		return rep, err
 	}
@@ -174,7 +183,7 @@ const maxTries = 3
 func (c *Copy) sync(ctx context.Context, a Agent, ifHostChanged bool) (Report, error) {
 	var rep Report
 	host, err := c.hostTree(&rep)
-	if err != nil || ifHostChanged && !c.hostChanged(host) {
+	if err != nil || ifHostChanged && !c.hostChanged(host, &rep) {
 		return rep, err
 	}
 	guest, err := c.guestTree(ctx, a)
@@ -192,14 +201,14 @@ func (c *Copy) sync(ctx context.Context, a Agent, ifHostChanged bool) (Report, e
 }
 
 // hostChanged compares the directory with what it was after the last sync.
-func (c *Copy) hostChanged(host map[string]state) bool {
+func (c *Copy) hostChanged(host map[string]state, rep *Report) bool {
 	for p, h := range host {
-		if c.base[p].Host != h {
+		if c.base[p].Host != h && !rep.left(p) {
 			return true
 		}
 	}
 	for p, b := range c.base {
-		if _, there := host[p]; !there && b.Host != (state{}) {
+		if _, there := host[p]; !there && b.Host != (state{}) && !rep.left(p) {
 			return true
 		}
 	}
@@ -225,6 +234,9 @@ func (c *Copy) compare(host, guest map[string]state, rep *Report) work {
 		all[p] = state{}
 	}
 	for _, p := range slices.Sorted(maps.Keys(all)) {
+		if rep.left(p) {
+			continue
+		}
 		h, g, b := host[p], guest[p], c.base[p]
 		here, there := h != b.Host, g != b.Guest
 		switch {
@@ -291,7 +303,10 @@ func (c *Copy) hostTree(rep *Report) (map[string]state, error) {
 				return tooMany()
 			}
 			if info.IsDir() {
-				if err := walk(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				err := walk(p)
+				if errors.Is(err, fs.ErrPermission) {
+					rep.close(p)
+				} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 					return err
 				}
 			}
@@ -375,6 +390,12 @@ func modeOf(m uint32) fs.FileMode {
 		out |= fs.ModeIrregular
 	}
 	return out
+}
+
+// close leaves a directory that the process's user cannot list or enter.
+func (r *Report) close(p string) {
+	r.closed = append(r.closed, p)
+	r.skip(p, "the daemon's user cannot read it on the host")
 }
 
 func (r *Report) skip(p, reason string) {

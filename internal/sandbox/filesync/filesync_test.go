@@ -381,6 +381,47 @@ func TestWhileProgramsWrite(t *testing.T) {
 	}
 }
 
+// TestClosedDirectory: a directory that the daemon's user cannot read is left on both sides, and the rest is
+// synchronized.
+func TestClosedDirectory(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("needs a normal user: root reads every directory")
+	}
+	s := newSides(t, false)
+	write(t, s.host, "a", "1", 0o644)
+	write(t, s.host, "closed/b", "1", 0o644)
+	if _, err := s.c.Fill(t.Context(), s.g); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []fs.FileMode{0, 0o600, 0o300} {
+		closed := filepath.Join(s.host, "closed")
+		if err := os.Chmod(closed, mode); err != nil {
+			t.Fatal(err)
+		}
+		write(t, s.host, "a", mode.String(), 0o644)
+		write(t, s.inside, "c", mode.String(), 0o644)
+		write(t, s.inside, "closed/new", "x", 0o644)
+		if rep := s.sync(); len(rep.Skipped) == 0 {
+			t.Errorf("%v: nothing is told", mode)
+		}
+		if err := os.Chmod(closed, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range []string{s.host, s.inside} {
+			for _, name := range []string{"a", "c"} {
+				if data, _ := os.ReadFile(filepath.Join(dir, name)); string(data) != mode.String() {
+					t.Errorf("%v: %s has %q", mode, name, data)
+				}
+			}
+		}
+		if _, err := os.Stat(filepath.Join(s.inside, "closed/b")); err != nil {
+			t.Errorf("%v: what is below is removed: %v", mode, err)
+		}
+		s.sync()
+		s.alike()
+	}
+}
+
 // TestWhileTheHostWrites: a file that shrinks while it is carried is carried again.
 func TestWhileTheHostWrites(t *testing.T) {
 	s := newSides(t, false)
@@ -472,7 +513,8 @@ func mutate(r *rand.Rand, dir, name string) string {
 		_ = os.RemoveAll(p)
 		return "remove " + name
 	case 1:
-		_ = os.Chmod(p, fs.FileMode(0o600|r.IntN(64)))
+		// A user who is not root needs all rights on a directory.
+		_ = os.Chmod(p, fs.FileMode(0o700|r.IntN(64)))
 		return "chmod " + name
 	case 2:
 		_ = os.MkdirAll(filepath.Dir(p), 0o755)
