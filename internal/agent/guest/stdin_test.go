@@ -160,6 +160,8 @@ func TestManagedTerminal(t *testing.T) {
 			t.Fatalf("no %q in %q: %v", what, seen.String(), err)
 		}
 	}
+	// Before its prompt, readline reads the size and sets it again.
+	expect("$ ")
 	if err := in.Resize(t.Context(), id, 44, 111); err != nil {
 		t.Fatal(err)
 	}
