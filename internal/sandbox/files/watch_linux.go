@@ -36,11 +36,8 @@ func (f *Files) watchHost(ctx context.Context, s Sandbox, client *agent.Client, 
 		return false, nil
 	}
 	defer f.hostWatches.Add(-1)
-	// The caller gets the agent's errors of a path that is missing or no directory.
-	info, err := client.Files(at.FileAccess).Stat(ctx, at.Path, false)
-	if err != nil || info.Type != api.TypeDir {
-		return false, nil //nolint:nilerr // the agent says it again
-	}
+	// Nothing is asked of the sandbox, whose gofer may hang. The caller gets the agent's errors of a path
+	// that is missing or no directory.
 	root, err := openBelow(dir, rel)
 	if err != nil {
 		return false, nil //nolint:nilerr // a link, or a directory that was replaced
@@ -63,7 +60,10 @@ func (f *Files) watchHost(ctx context.Context, s Sandbox, client *agent.Client, 
 			out.Name, out.NameBytes = strings.ToValidUTF8(c.Name, "\uFFFD"), []byte(c.Name)
 		}
 		if o.Entries && c.Name != "" {
-			if info, err := client.Files(at.FileAccess).Stat(ctx, path.Join(at.Path, c.Name), false); err == nil {
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			info, err := client.Files(at.FileAccess).Stat(ctx, path.Join(at.Path, c.Name), false)
+			cancel()
+			if err == nil {
 				out.Info = &info
 			}
 		}
