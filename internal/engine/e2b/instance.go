@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -103,12 +102,14 @@ func (i *instance) watch(p *proc) {
 		if i.life.Err() != nil {
 			return
 		}
-		if ended, ok := errors.AsType[*endedError](err); ok {
-			i.lookAgain("its agent ended: " + ended.text)
-			return
-		}
+		// If the whole sandbox ended, that is why the agent did.
 		gone, how := i.look(i.life)
-		if !gone && connect.CodeOf(err) == connect.CodeNotFound {
+		ended, known := errors.AsType[*endedError](err)
+		switch {
+		case gone:
+		case known:
+			gone, how = true, "its agent ended: "+ended.text
+		case connect.CodeOf(err) == connect.CodeNotFound:
 			gone, how = true, "its agent ended"
 		}
 		if gone {
@@ -122,14 +123,6 @@ func (i *instance) watch(p *proc) {
 		}
 		patience = min(2*patience, mostPatience)
 	}
-}
-
-// lookAgain buries an instance whose agent ended. If the whole sandbox ended, it says so.
-func (i *instance) lookAgain(how string) {
-	if gone, why := i.look(i.life); gone {
-		how = why
-	}
-	i.bury(how)
 }
 
 // look asks the service whether the sandbox is gone, and how that is called.
@@ -268,7 +261,6 @@ func (i *instance) Close(ctx context.Context) error {
 		out := classify(ctx, "close sandbox "+i.rec.ID, err)
 		if e, ok := errors.AsType[*api.Error](out); ok {
 			e.Retryable = true
-			return fmt.Errorf("%w", e)
 		}
 		return out
 	}

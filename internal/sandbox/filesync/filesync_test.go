@@ -3,6 +3,7 @@
 package filesync_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -398,8 +399,10 @@ func TestClosedDirectory(t *testing.T) {
 		if err := os.Chmod(closed, mode); err != nil {
 			t.Fatal(err)
 		}
-		write(t, s.host, "a", mode.String(), 0o644)
-		write(t, s.inside, "c", mode.String(), 0o644)
+		// Of a size of its own: two writes can have one time.
+		content := strings.Repeat("x", int(mode)+2)
+		write(t, s.host, "a", content, 0o644)
+		write(t, s.inside, "c", content, 0o644)
 		write(t, s.inside, "closed/new", "x", 0o644)
 		if rep := s.sync(); len(rep.Skipped) == 0 {
 			t.Errorf("%v: nothing is told", mode)
@@ -409,8 +412,8 @@ func TestClosedDirectory(t *testing.T) {
 		}
 		for _, dir := range []string{s.host, s.inside} {
 			for _, name := range []string{"a", "c"} {
-				if data, _ := os.ReadFile(filepath.Join(dir, name)); string(data) != mode.String() {
-					t.Errorf("%v: %s has %q", mode, name, data)
+				if data, _ := os.ReadFile(filepath.Join(dir, name)); string(data) != content {
+					t.Errorf("%v: %s has %d bytes", mode, name, len(data))
 				}
 			}
 		}
@@ -445,7 +448,7 @@ func TestWhileTheHostWrites(t *testing.T) {
 // TestTooMany: a directory that is too large is refused before anything is carried.
 func TestTooMany(t *testing.T) {
 	if testing.Short() {
-		t.Skip("makes many files")
+		t.Skip("needs a run without -short: it makes 100,000 files")
 	}
 	s := newSides(t, false)
 	for n := range filesync.MaxEntries/1000 + 1 {
@@ -478,6 +481,7 @@ func TestRandomChanges(t *testing.T) {
 	if _, err := s.c.Fill(t.Context(), s.g); err != nil {
 		t.Fatal(err)
 	}
+	writes := 0
 	for round := range 60 {
 		var did []string
 		for range 1 + r.IntN(6) {
@@ -490,7 +494,8 @@ func TestRandomChanges(t *testing.T) {
 			if r.IntN(4) == 0 {
 				p = fmt.Sprint(name, r.IntN(4))
 			}
-			did = append(did, mutate(r, side, p))
+			writes++
+			did = append(did, mutate(r, side, p, writes))
 		}
 		rep := s.sync()
 		if len(rep.Conflicts) > 0 {
@@ -505,8 +510,9 @@ func TestRandomChanges(t *testing.T) {
 	}
 }
 
-// mutate changes one file and says how. What cannot be done is not done.
-func mutate(r *rand.Rand, dir, name string) string {
+// mutate changes one file and says how. What cannot be done is not done. No two writes have one size: they
+// can have one time.
+func mutate(r *rand.Rand, dir, name string, size int) string {
 	p := filepath.Join(dir, name)
 	switch r.IntN(5) {
 	case 0:
@@ -525,6 +531,6 @@ func mutate(r *rand.Rand, dir, name string) string {
 		return "mkdir " + name
 	}
 	_ = os.MkdirAll(filepath.Dir(p), 0o755)
-	_ = os.WriteFile(p, fmt.Append(nil, r.Uint64()), 0o644)
+	_ = os.WriteFile(p, bytes.Repeat([]byte{byte('a' + r.IntN(26))}, size), 0o644)
 	return "write " + name
 }
