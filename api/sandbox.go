@@ -37,6 +37,9 @@ type SandboxSpec struct {
 	Secrets []SecretUse `json:"secrets,omitempty"`
 	// User is the user of the processes: "name", "uid" or "uid:gid". Empty is the image's user.
 	User string `json:"user,omitempty"`
+	// Sudo lets processes of users other than root run commands as root, by the program sudo of
+	// the image host. Without it they cannot get root's rights.
+	Sudo bool `json:"sudo,omitempty"`
 	// Cwd is the absolute working directory of processes that do not set one. Empty is the
 	// image's working directory if that is not / and Workspace is private and at its default
 	// path, and otherwise the workspace's path.
@@ -181,6 +184,7 @@ type Sandbox struct {
 	// Secrets are the secrets of its processes, without values.
 	Secrets   []SecretUse `json:"secrets,omitempty"`
 	User      string      `json:"user,omitempty"`
+	Sudo      bool        `json:"sudo,omitempty"`
 	Cwd       string      `json:"cwd"`
 	Mounts    []Mount     `json:"mounts,omitempty"`
 	Workspace Workspace   `json:"workspace"`

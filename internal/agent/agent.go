@@ -56,6 +56,8 @@ type Config struct {
 	SingleUser bool `json:"single_user,omitempty"`
 	// User runs what names no user: "name", "uid" or "uid:gid"; empty is root.
 	User string `json:"user,omitempty"`
+	// Sudo says that programs of users other than root may run commands as root, by the program sudo.
+	Sudo bool `json:"sudo,omitempty"`
 	// Hostname is set at the start where the kernel allows it; empty leaves it.
 	Hostname string `json:"hostname,omitempty"`
 	// NoCgroup keeps the agent away from cgroups. It must be set where a cgroup2

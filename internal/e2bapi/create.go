@@ -2,6 +2,7 @@ package e2bapi
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -88,28 +89,27 @@ func (s *Server) create(timeout int64) handler {
 		if err := req.check(); err != nil {
 			return err
 		}
-		image, snapshot, err := s.sourceOf(r, req.TemplateID)
+		from, err := s.sourceOf(r, req.TemplateID)
 		if err != nil {
 			return err
 		}
 		spec := api.SandboxSpec{
-			Profile: s.profile, Image: image, Snapshot: snapshot, Workspace: &api.Workspace{Path: home}, Env: map[string]string{"HOME": home, "E2B_SANDBOX": "true"},
+			Profile: s.profile, Image: from.image, Snapshot: from.snapshot, User: from.user, Sudo: true, Env: map[string]string{"E2B_SANDBOX": "true"},
 			Limits: api.Limits{LifetimeMS: *req.Timeout * 1000}, Labels: map[string]string{"e2b.template": req.TemplateID},
 		}
-		for k, v := range req.EnvVars {
-			spec.Env[k] = v
-		}
-		if spec.Network, spec.Egress, err = s.egressOf(req.Network, req.Internet); err != nil {
-			return err
-		}
-		template, err := s.builtTemplate(r, image)
+		template, err := s.builtTemplate(r, from.image)
 		if err != nil {
 			return err
 		}
-		if template != nil {
-			// The files of a template may be in the home, which a workspace would hide.
-			spec.Workspace = nil
-			delete(spec.Env, "HOME")
+		if template == nil { // whose files may be in the home, which a workspace would hide
+			spec.Workspace = &api.Workspace{Path: home}
+			if from.user == "" {
+				spec.Env["HOME"] = home
+			}
+		}
+		maps.Copy(spec.Env, req.EnvVars)
+		if spec.Network, spec.Egress, err = s.egressOf(req.Network, req.Internet); err != nil {
+			return err
 		}
 		sb, err := s.core.Create(r.Context(), r.caller, spec, nil)
 		if err != nil {

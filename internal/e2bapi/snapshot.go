@@ -104,13 +104,28 @@ func (s *Server) removeTemplate(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-// sourceOf returns what a sandbox of a template starts from: an image, or a snapshot.
-func (s *Server) sourceOf(r request, template string) (image, snapshot string, err error) {
-	image, err = s.imageOf(r, template)
+// source is what a sandbox of a template starts from: an image, or a snapshot.
+type source struct {
+	image, snapshot string
+	// user is the default user, or empty for the image's.
+	user string
+}
+
+// sourceOf finds the source of a template.
+func (s *Server) sourceOf(r request, template string) (source, error) {
+	image, err := s.imageOf(r, template)
 	if f, ok := err.(*failure); ok && f.status == http.StatusNotFound { //nolint:errorlint // imageOf wraps nothing
 		if snap, serr := s.core.GetSnapshot(r.Context(), r.caller, withoutTag(template)); serr == nil {
-			return "", snap.ID, nil
+			return source{snapshot: snap.ID, user: userOf(snap.Image)}, nil
 		}
 	}
-	return image, "", err
+	return source{image: image, user: userOf(image)}, err
+}
+
+// userOf is the default user of E2B's sandboxes with an image.
+func userOf(image string) string {
+	if image == api.DefaultImage {
+		return defaultUser
+	}
+	return ""
 }

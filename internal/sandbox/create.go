@@ -133,7 +133,7 @@ func (m *Manager) newLive(permit policy.Permit) *live {
 		info: api.Sandbox{
 			ID: id, Name: name, State: api.StateCreating, Tenant: permit.Tenant(), IdempotencyKey: spec.IdempotencyKey,
 			Profile: permit.Profile(), Image: spec.Image, Snapshot: spec.Snapshot, Engine: permit.Engine(), Tier: permit.Tier(),
-			Network: spec.Network, Endpoints: spec.Endpoints, Env: spec.Env, Secrets: spec.Secrets, User: spec.User, Cwd: spec.Cwd, Mounts: spec.Mounts, Skills: spec.Skills,
+			Network: spec.Network, Endpoints: spec.Endpoints, Env: spec.Env, Secrets: spec.Secrets, User: spec.User, Sudo: spec.Sudo, Cwd: spec.Cwd, Mounts: spec.Mounts, Skills: spec.Skills,
 			Workspace: *spec.Workspace, Limits: permit.Limits(), ReadOnlyRoot: spec.ReadOnlyRoot != nil && *spec.ReadOnlyRoot,
 			Labels: spec.Labels, Adjusted: permit.Adjusted(), Unenforced: permit.Unenforced(), CreatedAt: created,
 			Persistent: spec.Persistent == nil || *spec.Persistent, Transient: spec.Transient,
@@ -327,12 +327,12 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	}
 	c.s.token = agent.NewToken()
 	limits := c.s.info.Limits
-	told := agent.Config{Token: c.s.token, Port: agent.Port, PidsMax: limits.Pids, CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, SingleUser: os.Geteuid() != 0, User: c.s.info.User}
+	told := agent.Config{Token: c.s.token, Port: agent.Port, PidsMax: limits.Pids, CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, SingleUser: os.Geteuid() != 0, User: c.s.info.User, Sudo: c.s.info.Sudo}
 	uid, target := uint32(agent.UID), agentTarget
 	if remote := c.m.copier.remote(c.permit.Engine()); remote != nil {
-		// Nothing at the service keeps root inside from the agent, so it needs no user of its own.
+		// Nothing at the service keeps root inside from the agent, so it needs no user of its own. sudo is the service's.
 		uid, target = 0, remote.RemoteTerms().AgentDir
-		told.KernelGuardsInit, told.NoCgroup, told.SingleUser = true, true, false
+		told.KernelGuardsInit, told.NoCgroup, told.SingleUser, told.Sudo = true, true, false, false
 	}
 	if host, ok := c.m.engineNamed(c.permit.Engine()).(engine.Host); ok {
 		terms := host.Terms()

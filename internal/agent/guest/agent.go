@@ -17,7 +17,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
 	"github.com/cloche-dev/cloche/internal/agent/guest/ports"
 	"github.com/cloche-dev/cloche/internal/agent/guest/process"
+	"github.com/cloche-dev/cloche/internal/agent/guest/sudo"
 	"github.com/cloche-dev/cloche/internal/agent/guest/tools"
+	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
 // Agent is the program inside one sandbox.
@@ -58,7 +60,29 @@ func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
 		return nil, err
 	}
 	a.listeners = ports.New(id, us, rules, portOf(cfg), a.procs.Socket)
+	if cfg.Sudo {
+		if err := a.serveSudo(); err != nil {
+			return nil, err
+		}
+	}
 	return a, nil
+}
+
+// serveSudo starts the commands of sudo for programs that are not root's.
+func (a *Agent) serveSudo() error {
+	ln, err := sudo.Listen(a.procs.Socket)
+	if err != nil {
+		return fmt.Errorf("listen for sudo: %w", err)
+	}
+	s := sudo.NewServer(func(x *wire.Exec, fds [3]int) (sudo.Program, error) {
+		p, err := a.procs.StartDirect(x, fds)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
+	})
+	a.wg.Go(func() { _ = s.Serve(ln, a.wg.Go) })
+	return nil
 }
 
 // portOf is the port that the agent listens on.

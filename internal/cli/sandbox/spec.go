@@ -37,6 +37,7 @@ type SpecFlags struct {
 	workspace                         workspace.WorkspaceFlags
 	lifetime, idle                    string
 	persistent, transient, readOnly   bool
+	sudo                              bool
 	snapshot                          string
 	layered                           bool
 	naming                            command.NamingFlags
@@ -74,6 +75,7 @@ func (f *SpecFlags) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.timeout, "timeout", "", "kill a command after this `duration`, such as 90s or 1h; 0 is unlimited")
 	flags.StringVar(&f.maxOutput, "max-output", "", "keep this much of each output stream of a command, a `SIZE` such as 4MiB (default 1MiB)")
 	flags.StringVarP(&f.user, "user", "u", "", "the user inside, `NAME|UID[:GID]`")
+	flags.BoolVar(&f.sudo, "sudo", false, "let commands of other users than root run commands as root, with sudo")
 	flags.StringVarP(&f.cwd, "cwd", "w", "", "the working directory inside, a `PATH` (default: the workspace)")
 	flags.StringVar(&f.lifetime, "lifetime", "", "end the sandbox this `duration` after its start, such as 8h")
 	flags.StringVar(&f.idle, "idle", "", "end the sandbox after this `duration` without use, such as 10m")
@@ -90,7 +92,7 @@ func (f *SpecFlags) Spec(set func(string) bool, abs command.Absolute, lookup fun
 		Name: f.name, IdempotencyKey: f.key, Profile: f.profile, Image: f.image, Engine: f.engine, Network: f.net, User: f.user, Cwd: f.cwd,
 	}
 	s.Snapshot = f.snapshot
-	s.Transient, s.Pull = f.transient, api.PullPolicy(f.pull)
+	s.Transient, s.Sudo, s.Pull = f.transient, f.sudo, api.PullPolicy(f.pull)
 	if set("persistent") {
 		s.Persistent = &f.persistent
 	}

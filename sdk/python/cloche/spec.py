@@ -51,6 +51,7 @@ class SandboxFields(TypedDict, total=False):
     network: Literal["none", "on"] | None
     env: Mapping[str, str]
     user: str
+    sudo: bool
     cwd: str
     profile: str
     engine: str
@@ -97,6 +98,9 @@ class SandboxSpec:
     """``on`` gives a network whose rules can be changed later, even where `egress` is empty."""
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     user: str = ""
+    """``name``, ``uid`` or ``uid:gid`` of the user inside; empty is the image's user."""
+    sudo: bool = False
+    """Commands of users other than root may run commands as root, by the program sudo of the image host."""
     cwd: str = ""
     profile: str = ""
     engine: str = ""
@@ -150,6 +154,8 @@ class SandboxSpec:
         out.update(cast("wire.SandboxSpec", given))
         if self.transient:
             out["transient"] = True
+        if self.sudo:
+            out["sudo"] = True
         if self.secrets:
             out["secrets"] = [{"name": s} if isinstance(s, str) else s for s in self.secrets]
         if self.workspace is not None:

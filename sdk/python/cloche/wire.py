@@ -464,6 +464,8 @@ class SandboxSpec(TypedDict, total=False):
     """Added to the environment of every process."""
     user: str
     """Name, uid or uid:gid; the image's when it is missing."""
+    sudo: bool
+    """Processes of users other than root may run commands as root, by the program sudo of the image host."""
     cwd: str
     """Absolute; when it is missing the image's own, where it has one and the workspace is private and at its usual path, else the workspace."""
     mounts: list[Mount]
@@ -548,6 +550,7 @@ class Sandbox(_SandboxMust, total=False):
     egress: Egress
     env: dict[str, str]
     user: str
+    sudo: bool
     mounts: list[Mount]
     skills: list[SkillUse]
     """Those of the caller's tenant that it has, each at .skills below its workspace."""

@@ -130,6 +130,14 @@ func Named(files []api.FileInfo) []api.FileInfo {
 	return files
 }
 
+// NameOf is what the image calls a user, or the number of one without an account.
+func NameOf(uid uint32) string {
+	if name := accountNames("/etc/passwd")[uid]; name != "" {
+		return name
+	}
+	return strconv.FormatUint(uint64(uid), 10)
+}
+
 // accountNames are the names of a file of accounts by their numbers; of several with one
 // number, the first.
 func accountNames(file string) map[uint32]string {

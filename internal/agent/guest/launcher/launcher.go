@@ -49,6 +49,7 @@ type Launcher struct {
 
 	// Set before the command.
 	Tty      *byte // path of the terminal, nil for none
+	HasTTY   bool  // standard input is the terminal, without Tty
 	Combined bool
 	SetIDs   bool
 	UID, GID uintptr
@@ -239,6 +240,10 @@ func (l *Launcher) closeRange(first, last uintptr) {
 func (l *Launcher) execute() {
 	if l.Tty != nil {
 		l.terminal()
+	} else if l.HasTTY {
+		if _, _, e := syscall.RawSyscall(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0); e != 0 {
+			l.fail(stageTerminal, e)
+		}
 	} else if l.Combined {
 		syscall.RawSyscall(unix.SYS_DUP3, 1, 2, 0)
 	}

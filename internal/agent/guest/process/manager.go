@@ -129,7 +129,7 @@ func (ps *Manager) enter(p *process) error {
 	case ps.killed.has(p.id, p.managed != nil):
 		return errKilledBefore(p.id)
 	case ps.running >= maxRunning:
-		return api.Errorf(api.CodeNoCapacity, "%d processes that were started run in this sandbox, which is the most", maxRunning)
+		return errTooManyRun()
 	case p.managed != nil && ps.managed >= MaxManaged:
 		return api.Errorf(api.CodeNoCapacity, "%d managed processes live in this sandbox, which is the most", MaxManaged).
 			WithHint("end or remove one, or use another sandbox; those that have ended do not count")
@@ -140,6 +140,10 @@ func (ps *Manager) enter(p *process) error {
 		ps.managed++
 	}
 	return nil
+}
+
+func errTooManyRun() *api.Error {
+	return api.Errorf(api.CodeNoCapacity, "%d processes that were started run in this sandbox, which is the most", maxRunning)
 }
 
 func errExists(id string) *api.Error {

@@ -85,7 +85,7 @@ func fileLimit() unix.Rlimit {
 
 func (p *pool) run() {
 	for {
-		l, err := p.park(p.id.UserNS)
+		l, err := p.park(p.id.UserNS, nil)
 		if l != nil {
 			l.pooled = true
 		}
@@ -161,9 +161,16 @@ func (p *pool) takeFor(u identity.User) (*parked, error) {
 	if u.Shown == nil {
 		return p.take()
 	}
-	var l *parked
-	err := p.numbers.with(*u.Shown, func(userNS int) (err error) {
-		l, err = p.park(userNS)
+	return p.parkFor(u, nil)
+}
+
+// parkFor makes a launcher for programs of a user; stdio is as for park.
+func (p *pool) parkFor(u identity.User, stdio *[3]int) (l *parked, err error) {
+	if u.Shown == nil {
+		return p.park(p.id.UserNS, stdio)
+	}
+	err = p.numbers.with(*u.Shown, func(userNS int) (err error) {
+		l, err = p.park(userNS, stdio)
 		return err
 	})
 	return l, err
@@ -183,8 +190,9 @@ func (p *pool) close() {
 	p.wg.Wait()
 }
 
-// park makes a launcher that enters the user namespace userNS before it executes, unless that is -1.
-func (p *pool) park(userNS int) (_ *parked, err error) {
+// park makes a launcher that enters the user namespace userNS before it executes, unless that is -1. Its
+// program gets duplicates of stdio, or pipes if stdio is nil.
+func (p *pool) park(userNS int, stdio *[3]int) (_ *parked, err error) {
 	l := &parked{command: -1, outcome: -1}
 	var childEnds []int
 	defer func() {
@@ -210,16 +218,23 @@ func (p *pool) park(userNS int) (_ *parked, err error) {
 		return fds[0], fds[1], nil
 	}
 	var child [5]int
-	var parent [5]int
-	for i := range child {
+	parent := [5]int{-1, -1, -1, -1, -1}
+	first := 0
+	if stdio != nil {
+		first = copy(child[:], stdio[:])
+	}
+	for i := first; i < len(child); i++ {
 		if parent[i], child[i], err = pipe(i == 1 || i == 2 || i == 4); err != nil {
-			for _, fd := range parent[:i] {
+			for _, fd := range parent[first:i] {
 				unix.Close(fd)
 			}
 			return nil, fmt.Errorf("make pipes: %w", err)
 		}
 	}
 	for i, f := range []**os.File{&l.stdin, &l.stdout, &l.stderr} {
+		if stdio != nil {
+			break
+		}
 		_ = unix.SetNonblock(parent[i], true)
 		// A larger pipe means fewer turns for bulk output; it is no matter if the
 		// kernel refuses it.
@@ -301,6 +316,7 @@ type launch struct {
 	paths, argv, env []string
 	cwd              string
 	tty              string
+	hasTTY           bool // stdin is the terminal
 	combined         bool
 	user             identity.User
 }
@@ -367,7 +383,7 @@ func (l *parked) start(x launch) error {
 	}
 	pin.Pin(&groups[0])
 	l.Groups, l.NGroups = &groups[0], uintptr(n)
-	l.UID, l.GID, l.Combined = uintptr(ids.UID), uintptr(ids.GID), x.combined
+	l.UID, l.GID, l.Combined, l.HasTTY = uintptr(ids.UID), uintptr(ids.GID), x.combined, x.hasTTY
 	l.Caps = 0
 	if x.user.Root() {
 		l.Caps = l.Bound

@@ -1,8 +1,9 @@
 //go:build linux
 
 // Package sudo is the program sudo inside a sandbox. No program of a sandbox gets new rights from a file,
-// so the machine's own sudo refuses to work there, also for root. This one runs commands as root or as
-// another user if it is started by root, and else says how to get root's rights.
+// so the machine's own sudo refuses to work there, also for root. This one becomes the command if it is
+// started by root. For other users it asks the agent, which starts the command if the sandbox was created
+// with sudo.
 package sudo
 
 import (
@@ -138,12 +139,14 @@ func (c *command) option(o byte, value string) error {
 	return nil
 }
 
-// Main runs the command of args, which begin with the program's name, and returns the status to exit with
-// if it cannot.
+// Main runs the command of args, which begin with the program's name, and returns the status to exit with.
 func Main(args []string, stderr io.Writer) int {
 	c, err := parse(args[1:])
 	if err == nil && os.Geteuid() != 0 {
-		err = errors.New("programs of a sandbox cannot get new rights; ask for a command as root instead, such as with `cloche exec --user root`")
+		var status int
+		if status, err = c.ask(); err == nil {
+			return status
+		}
 	}
 	if err == nil && c.over && len(c.argv) == 0 {
 		return 0
@@ -217,7 +220,7 @@ func (c command) environ(env []string, u identity.User) []string {
 	}
 	set("USER", name)
 	set("LOGNAME", name)
-	set("SUDO_USER", "root")
+	set("SUDO_USER", caller())
 	set("SUDO_UID", strconv.Itoa(os.Getuid()))
 	set("SUDO_GID", strconv.Itoa(os.Getgid()))
 	if !c.keepHome && u.Home != "" {
@@ -228,6 +231,14 @@ func (c command) environ(env []string, u identity.User) []string {
 		set(name, value)
 	}
 	return env
+}
+
+// caller is the name of the user of this program, or its number.
+func caller() string {
+	if os.Getuid() == 0 {
+		return "root"
+	}
+	return identity.NameOf(uint32(os.Getuid()))
 }
 
 // program is the command line to execute, and its file.
@@ -247,10 +258,12 @@ func (c command) program(env []string) (argv []string, file string, err error) {
 		return argv, file, nil
 	}
 	if file, err = exec.LookPath(c.argv[0]); err != nil {
-		return nil, "", fmt.Errorf("%s: command not found", c.argv[0])
+		return nil, "", notFound(c.argv[0])
 	}
 	return c.argv, file, nil
 }
+
+func notFound(name string) error { return fmt.Errorf("%s: command not found", name) }
 
 // quoted is a command line for a shell, each of whose words is one of argv.
 func quoted(argv []string) string {

@@ -23,6 +23,9 @@ assert cat.wait().stdout == "line\n"
 
 sb.files.write("a.txt", "hello")
 assert sb.files.read("/home/user/a.txt") == "hello"
+who = sb.commands.run("id -un; sudo id -un; echo $HOME; ls -l a.txt | cut -d' ' -f3; echo >> a.txt; truncate -s 5 a.txt")
+assert who.stdout == "user\nroot\n/home/user\nuser\n", who
+assert sb.commands.run("id -un; echo $HOME", user="root").stdout == "root\n/root\n"
 assert [f.name for f in sb.files.list("/home/user")] == ["a.txt"]
 watch = sb.files.watch_dir("/home/user")
 sb.files.write("watched.txt", "x")
