@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -24,6 +25,10 @@ const (
 	// processRecordFile is the record of a process, in its directory, beside its
 	// log.
 	processRecordFile = "process.json"
+	// processStartFile is the record until the agent has confirmed the start. Another daemon needs it to
+	// look for the process. It is not written to the disk at once: no process survives a power cut, and
+	// a start is acknowledged after the confirmation. What a power cut leaves of it is not kept.
+	processStartFile = "start.new"
 	processLogDir     = "log"
 	// processRecordVersion is its format; another version is not read.
 	processRecordVersion = 1
@@ -109,9 +114,21 @@ func newProcess(dir string, r processRecord) *process {
 	}
 }
 
+// errNotStarted is the error for what a power cut left of a start that was not confirmed.
+var errNotStarted = errors.New("the start of the process was not confirmed")
+
 // readProcess reads the record of a process's directory.
 func readProcess(dir string) (*process, error) {
 	data, err := os.ReadFile(filepath.Join(dir, processRecordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		start, serr := os.ReadFile(filepath.Join(dir, processStartFile))
+		switch {
+		case serr == nil && !json.Valid(start):
+			return nil, errNotStarted
+		case serr == nil:
+			data, err = start, nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -125,12 +142,33 @@ func readProcess(dir string) (*process, error) {
 	return newProcess(dir, r), nil
 }
 
-// save writes the record. The caller holds p.updating, or is alone with p.
-func (p *process) save(r processRecord) error {
+// encode returns a record as it is on disk.
+func (p *process) encode(r processRecord) ([]byte, error) {
 	r.Version, r.LogBytes = processRecordVersion, p.logBytes
 	data, err := json.Marshal(r)
 	if err != nil {
-		return fmt.Errorf("encode record of process %s: %w", p.id, err)
+		return nil, fmt.Errorf("encode record of process %s: %w", p.id, err)
+	}
+	return data, nil
+}
+
+// saveStart writes the record of a start that is not confirmed.
+func (p *process) saveStart() error {
+	data, err := p.encode(processRecord{Process: p.rec})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(p.dir, processStartFile), data, 0o600); err != nil {
+		return fmt.Errorf("write record of process %s: %w", p.id, err)
+	}
+	return nil
+}
+
+// save writes the record. The caller holds p.updating, or is alone with p.
+func (p *process) save(r processRecord) error {
+	data, err := p.encode(r)
+	if err != nil {
+		return err
 	}
 	if err := hostfile.ReplaceIn(p.dir, processRecordFile, data); err != nil {
 		return fmt.Errorf("write record of process %s: %w", p.id, err)

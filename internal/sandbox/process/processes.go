@@ -447,7 +447,7 @@ func (m *Runner) loadProcesses(s *Table) error {
 	var errs []error
 	for _, dir := range dirs {
 		p, err := readProcess(dir)
-		if errors.Is(err, fs.ErrNotExist) && hostfile.HasNoFiles(dir) {
+		if errors.Is(err, errNotStarted) || errors.Is(err, fs.ErrNotExist) && hostfile.HasNoFiles(dir) {
 			errs = append(errs, workspace.RemoveTree(dir)) // a start that had only begun
 			continue
 		}

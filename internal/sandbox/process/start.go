@@ -118,7 +118,7 @@ func (m *Runner) prepare(s *Table, permit policy.ProcessPermit, id string) (_ *p
 			return nil, nil, err
 		}
 	}
-	if err := p.save(processRecord{Process: p.rec}); err != nil {
+	if err := p.saveStart(); err != nil {
 		return nil, nil, err
 	}
 	_, release, err = p.openLog()
