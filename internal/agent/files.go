@@ -94,25 +94,11 @@ func (f Files) Remove(ctx context.Context, path string, o api.RemoveFileOptions)
 // Read reads length bytes of a file from offset, the rest of it when length
 // is negative. The caller closes the reader, whose read error is the outcome.
 func (f Files) Read(ctx context.Context, path string, offset, length int64) (io.ReadCloser, api.FileInfo, error) {
-	k, err := f.c.open(ctx, f.request(wire.Request{Op: wire.OpRead, Path: api.Bytes(path), Offset: offset, Length: length}, wire.Place{}))
+	k, file, err := f.openFile(ctx, wire.Request{Op: wire.OpRead, Path: api.Bytes(path), Offset: offset, Length: length})
 	if err != nil {
 		return nil, api.FileInfo{}, err
 	}
-	kind, payload, err := k.next()
-	if err == nil && kind != wire.KindReply {
-		err = unexpected(kind)
-	}
-	var info wire.FileReply
-	if err == nil {
-		if info, err = wire.Decode[wire.FileReply](payload); err != nil {
-			err = classify(err)
-		}
-	}
-	if err != nil {
-		k.end()
-		return nil, api.FileInfo{}, err
-	}
-	return &dataReader{k: k, left: length}, saneFile(info.Info), nil
+	return &dataReader{k: k, left: length}, file.Info, nil
 }
 
 // Write writes a file whole or not at all: the new content replaces the old
@@ -124,8 +110,53 @@ func (f Files) Write(ctx context.Context, path string, o WriteOptions, r io.Read
 	if err != nil {
 		return api.FileInfo{}, err
 	}
-	fr, err := send[wire.FileReply](k, r)
+	fr, err := send[wire.FileReply](k, r, nil)
 	return saneFile(fr.Info), err
+}
+
+// WriteBeside is Write of content that the host writes itself, past the sandbox, as far as it can: open
+// gets the file that the content goes to, before it has its name, and returns what writes to it, or nil. The
+// rest goes to the agent, which also reports what the host could not write. An agent that does not know
+// this is written to as by Write.
+func (f Files) WriteBeside(ctx context.Context, path string, o WriteOptions, r io.Reader, open func(temp string, info api.FileInfo) io.WriteCloser) (api.FileInfo, error) {
+	if f.c.Version() < wire.BesideSince {
+		return f.Write(ctx, path, o, r)
+	}
+	req := wire.Request{Op: wire.OpWrite, Path: api.Bytes(path), Mode: o.Mode, User: o.User, Parents: o.Parents, Beside: true}
+	k, temp, err := f.openFile(ctx, req)
+	if err != nil {
+		return api.FileInfo{}, err
+	}
+	var host io.WriteCloser
+	if len(temp.Path) > 0 {
+		host = open(string(temp.Path), temp.Info)
+	}
+	fr, err := send[wire.FileReply](k, r, host)
+	return saneFile(fr.Info), err
+}
+
+// openFile makes a request whose first answer describes a file.
+func (f Files) openFile(ctx context.Context, req wire.Request) (*call, wire.FileReply, error) {
+	k, err := f.c.open(ctx, f.request(req, wire.Place{}))
+	if err != nil {
+		return nil, wire.FileReply{}, err
+	}
+	kind, payload, err := k.next()
+	if err == nil && kind != wire.KindReply {
+		err = unexpected(kind)
+	}
+	var file wire.FileReply
+	if err == nil {
+		if file, err = wire.Decode[wire.FileReply](payload); err != nil {
+			err = classify(err)
+		}
+	}
+	if err != nil {
+		k.end()
+		return nil, wire.FileReply{}, err
+	}
+	file.Info = saneFile(file.Info)
+	return k, file, nil
 }
 
 // all are the files with the default access.
@@ -174,20 +205,25 @@ func (c *Client) file(ctx context.Context, req wire.Request) (api.FileInfo, erro
 
 // send streams r as data and waits for the answer. An error of r ends the call
 // without the end mark, so that the agent discards what it has. An answer that
-// comes early, which is a refusal, ends the sending: the agent reads no more.
-func send[T any](k *call, r io.Reader) (T, error) {
+// comes early, which is a refusal, ends the sending: the agent reads no more. If host is not nil, it gets
+// the data first, up to its first error, and is closed before the agent gets any.
+func send[T any](k *call, r io.Reader, host io.WriteCloser) (T, error) {
 	type answer struct {
 		value T
 		err   error
 	}
-	got := make(chan answer, 1)
+	got, over := make(chan answer, 1), make(chan struct{})
 	go func() {
 		v, err := reply[T](k) // which ends the call, and every write on it
 		got <- answer{v, err}
+		close(over)
 	}()
 	last := func() (T, error) {
 		a := <-got
 		return a.value, a.err
+	}
+	if host != nil {
+		r = &rest{r: r, host: host, over: over}
 	}
 	buf := make([]byte, wire.MaxData)
 	for {
@@ -207,6 +243,45 @@ func send[T any](k *call, r io.Reader) (T, error) {
 		var zero T
 		return zero, fmt.Errorf("read content: %w", err)
 	}
+}
+
+// rest reads what a host did not write.
+type rest struct {
+	r    io.Reader
+	host io.WriteCloser // nil once it was closed
+	over <-chan struct{}
+	err  error // of closing host: what it has written is not whole
+}
+
+// Read writes to the host first, until the content ends, the host fails or the call is over.
+func (t *rest) Read(b []byte) (int, error) {
+	for t.host != nil {
+		n, err := fill(t.r, b)
+		wrote, werr := t.host.Write(b[:n])
+		select {
+		case <-t.over:
+			werr = io.ErrClosedPipe // no call waits for the content
+		default:
+		}
+		if werr == nil && err == nil {
+			continue
+		}
+		t.err = t.host.Close()
+		t.host = nil
+		if t.err != nil {
+			return 0, t.err
+		}
+		if wrote < n {
+			return copy(b, b[wrote:n]), err
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	if t.err != nil {
+		return 0, t.err
+	}
+	return t.r.Read(b)
 }
 
 // fill reads until buf is full or r ends. Unlike io.ReadFull it keeps the end of

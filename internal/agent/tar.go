@@ -73,7 +73,7 @@ func (c *Client) TarIn(ctx context.Context, path string, o api.TarInOptions, r i
 	if err != nil {
 		return api.TarReport{}, err
 	}
-	rep, err := send[api.TarReport](k, r)
+	rep, err := send[api.TarReport](k, r, nil)
 	if err != nil {
 		return api.TarReport{}, err
 	}

@@ -9,7 +9,7 @@ import (
 // Version is the protocol that this build speaks, and MinVersion the oldest that
 // it still does: a sandbox that the previous release made is still spoken to.
 const (
-	Version    = 10
+	Version    = 11
 	MinVersion = 1
 )
 
@@ -214,10 +214,18 @@ type Request struct {
 	// Entries of an OpWatchFiles adds the file to its changes. Since version 9.
 	Entries bool `json:"entries,omitempty"`
 
+	// Beside of an OpWrite has the agent answer first with the file that the content goes to, before it gets
+	// its name: what the host has written there itself comes before the frames of data. The answer has no
+	// path for what is written in place. Since version BesideSince.
+	Beside bool `json:"beside,omitempty"`
+
 	// Since version PlaceSince, of what concerns a file; an older agent does not know what
 	// it would have to heed.
 	Place *Place `json:"place,omitempty"`
 }
+
+// BesideSince is the version since which a write can have Beside.
+const BesideSince = 11
 
 // PlaceSince is the version since which a request for a file can have a Place.
 const PlaceSince = 7
@@ -427,6 +435,8 @@ type Signal struct {
 // FileReply answers what concerns one file.
 type FileReply struct {
 	Info api.FileInfo `json:"info"`
+	// Path is where the file is, in the first answer to a write with Beside.
+	Path api.Bytes `json:"path,omitempty"`
 }
 
 // Empty is an answer without data.

@@ -50,7 +50,12 @@ func New(find func(caller policy.Caller, verb policy.Verb, ref string) (Sandbox,
 const callTimeout = 30 * time.Second
 
 // onAgent runs one call on the agent of a sandbox, which is use of it.
-func onAgent[T any](ctx context.Context, f *Files, caller policy.Caller, verb policy.Verb, ref string, call func(context.Context, *agent.Client, api.Sandbox) (T, error)) (out T, err error) {
+func onAgent[T any](ctx context.Context, f *Files, caller policy.Caller, verb policy.Verb, ref string, call func(context.Context, *agent.Client, api.Sandbox) (T, error)) (T, error) {
+	return onSandbox(ctx, f, caller, verb, ref, func(ctx context.Context, s Sandbox, c *agent.Client) (T, error) { return call(ctx, c, s.Info()) })
+}
+
+// onSandbox is onAgent for a call that needs more of the sandbox.
+func onSandbox[T any](ctx context.Context, f *Files, caller policy.Caller, verb policy.Verb, ref string, call func(context.Context, Sandbox, *agent.Client) (T, error)) (out T, err error) {
 	s, err := f.find(caller, verb, ref)
 	if err != nil {
 		return out, err
@@ -64,7 +69,7 @@ func onAgent[T any](ctx context.Context, f *Files, caller policy.Caller, verb po
 		done := s.Writing()
 		defer func() { done(err) }()
 	}
-	out, err = call(ctx, client, s.Info())
+	out, err = call(ctx, s, client)
 	return out, s.Explain(err)
 }
 
@@ -157,8 +162,8 @@ func (r *fileReader) Close() error {
 // WriteFile replaces a file by what r yields. Parents are made; the file belongs
 // to the sandbox's user, or to the one of at. Mode 0 keeps what is there, or is 0644.
 func (f *Files) WriteFile(ctx context.Context, caller policy.Caller, ref string, at api.FilePlace, mode uint32, r io.Reader) (api.FileInfo, error) {
-	return onAgent(ctx, f, caller, policy.VerbWriteFile, ref, func(ctx context.Context, c *agent.Client, sb api.Sandbox) (api.FileInfo, error) {
-		return c.Files(at.FileAccess).Write(ctx, at.Path, agent.WriteOptions{Mode: mode, User: sb.User, Parents: true}, r)
+	return onSandbox(ctx, f, caller, policy.VerbWriteFile, ref, func(ctx context.Context, s Sandbox, c *agent.Client) (api.FileInfo, error) {
+		return write(ctx, s, c, at, agent.WriteOptions{Mode: mode, User: s.Info().User, Parents: true}, r)
 	})
 }
 

@@ -30,7 +30,7 @@ func hostReader(s Sandbox, at api.FilePlace, info api.FileInfo, offset, length i
 	if !ok || rel == "" {
 		return nil
 	}
-	f, err := openFile(dir, rel)
+	f, err := openFile(dir, rel, unix.O_RDONLY)
 	if err != nil {
 		return nil
 	}
@@ -47,8 +47,8 @@ type hostFile struct {
 	io.Closer
 }
 
-// openFile opens a file for reading without following links, and without waiting for what is no file.
-func openFile(d workspace.Attached, rel string) (*os.File, error) {
+// openFile opens a file without following links, and without waiting for what is no file.
+func openFile(d workspace.Attached, rel string, flag int) (*os.File, error) {
 	above := path.Dir(rel)
 	if above == "." {
 		above = ""
@@ -59,7 +59,7 @@ func openFile(d workspace.Attached, rel string) (*os.File, error) {
 	}
 	defer dir.Close()
 	fd, err := filewatch.Open(int(dir.Fd()), path.Base(rel), func(at int, name string) (int, error) {
-		return unix.Openat(at, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		return unix.Openat(at, name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		return nil, err

@@ -126,6 +126,45 @@ func TestHostReader(t *testing.T) {
 	}
 }
 
+// TestHostWriter writes to the empty file that the agent has made, and to no other.
+func TestHostWriter(t *testing.T) {
+	top := t.TempDir()
+	dir, err := workspace.OpenDir(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	s := mounted{
+		info: api.Sandbox{Workspace: api.Workspace{Path: "/workspace"}, Mounts: []api.Mount{{Target: "/kept", ReadOnly: true}}},
+		dirs: []workspace.Attached{dir.AttachedAs("/workspace", false), dir.AttachedAs("/kept", true)},
+	}
+	name := func(base string) string { return filepath.Join(top, base) }
+	write := func(base, content string) error { return os.WriteFile(name(base), []byte(content), 0o600) }
+	err = errors.Join(write("new", ""), write("full", "x"), write("twice", ""), os.Link(name("twice"), name("again")), os.Symlink("new", name("link")),
+		os.Mkdir(name("dir"), 0o700), os.Symlink(".", name("over")), unix.Mkfifo(name("pipe"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for base, want := range map[string]bool{"new": true, "full": false, "twice": false, "link": false, "over/new": false, "dir": false, "pipe": false, "none": false, "": false, "../x": false} {
+		var info api.FileInfo
+		if fi, err := os.Stat(name(base)); err == nil {
+			info.ModTime = fi.ModTime()
+		}
+		for _, in := range []string{"/workspace/", "/kept/", "/elsewhere/"} {
+			w := hostWriter(s, api.FilePlace{Path: in + base}, info)
+			if (w != nil) != (want && in == "/workspace/") {
+				t.Errorf("%s%s is written on the host: %t", in, base, w != nil)
+			}
+			if w != nil {
+				_ = w.Close()
+			}
+		}
+		if w := hostWriter(s, api.FilePlace{Path: "/workspace/" + base}, api.FileInfo{ModTime: info.ModTime.Add(1)}); w != nil {
+			t.Errorf("%s of another time is written on the host", base)
+		}
+	}
+}
+
 // TestOpenBelow follows no link and notices a directory that was replaced.
 func TestOpenBelow(t *testing.T) {
 	top := t.TempDir()

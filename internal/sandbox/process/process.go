@@ -29,7 +29,7 @@ const (
 	// look for the process. It is not written to the disk at once: no process survives a power cut, and
 	// a start is acknowledged after the confirmation. What a power cut leaves of it is not kept.
 	processStartFile = "start.new"
-	processLogDir     = "log"
+	processLogDir    = "log"
 	// processRecordVersion is its format; another version is not read.
 	processRecordVersion = 1
 	// maxLastStderr bounds the last line of a process in its record.
@@ -158,7 +158,11 @@ func (p *process) saveStart() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(p.dir, processStartFile), data, 0o600); err != nil {
+	root, err := os.OpenRoot(p.dir)
+	if err == nil {
+		err = errors.Join(root.WriteFile(processStartFile, data, 0o600), root.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("write record of process %s: %w", p.id, err)
 	}
 	return nil

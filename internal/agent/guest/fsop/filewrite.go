@@ -43,9 +43,14 @@ func (fo *Files) write(p *session.Call, name string, req *wire.Request) error {
 		target = name
 	}
 	if st != nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = writeInPlace(target, p.Data())
+		if req.Beside {
+			err = p.JSON(wire.KindReply, wire.FileReply{})
+		}
+		if err == nil {
+			err = writeInPlace(target, p.Data())
+		}
 	} else {
-		err = fo.replace(target, u, req, st, p.Data())
+		err = fo.replace(target, u, req, st, p)
 	}
 	if errors.Is(err, session.ErrGivenUp) {
 		return err
@@ -91,8 +96,37 @@ func copyTo(f *os.File, r io.Reader) error {
 	}
 }
 
+// copyBeside names f, at temp, to the host, which can write to it, and appends the data that comes.
+func copyBeside(f *os.File, temp string, p *session.Call) error {
+	info, err := pathwalk.Lstat(temp)
+	if err == nil {
+		err = p.JSON(wire.KindReply, wire.FileReply{Info: info, Path: api.Bytes(temp)})
+	}
+	if err != nil {
+		return err
+	}
+	return copyTo(f, &atEnd{p.Data(), f})
+}
+
+// atEnd reads data that belongs after what f has when the first of it comes.
+type atEnd struct {
+	io.Reader
+	f *os.File
+}
+
+func (a *atEnd) Read(b []byte) (int, error) {
+	n, err := a.Reader.Read(b)
+	if n > 0 && a.f != nil {
+		if _, serr := a.f.Seek(0, io.SeekEnd); serr != nil {
+			return 0, serr
+		}
+		a.f = nil
+	}
+	return n, err
+}
+
 // replace writes a new file beside name and moves it there.
-func (fo *Files) replace(name string, u identity.User, req *wire.Request, old *unix.Stat_t, r io.Reader) error {
+func (fo *Files) replace(name string, u identity.User, req *wire.Request, old *unix.Stat_t, p *session.Call) error {
 	mode := req.Mode
 	if mode == 0 {
 		mode = 0o644
@@ -122,7 +156,11 @@ func (fo *Files) replace(name string, u identity.User, req *wire.Request, old *u
 		return err
 	}
 	defer f.Close()
-	err = copyTo(f, r)
+	if req.Beside {
+		err = copyBeside(f, temp, p)
+	} else {
+		err = copyTo(f, p.Data())
+	}
 	if err == nil {
 		err = pathwalk.SetModeOf(f, mode)
 	}

@@ -17,3 +17,8 @@ func (f *Files) watchHost(context.Context, Sandbox, *agent.Client, api.FilePlace
 
 // hostReader reads nothing.
 func hostReader(Sandbox, api.FilePlace, api.FileInfo, int64, int64) io.ReadCloser { return nil }
+
+// write writes a file by the agent.
+func write(ctx context.Context, _ Sandbox, c *agent.Client, at api.FilePlace, o agent.WriteOptions, r io.Reader) (api.FileInfo, error) {
+	return c.Files(at.FileAccess).Write(ctx, at.Path, o, r)
+}
