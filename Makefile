@@ -1,19 +1,25 @@
-# The build in the order that it needs: the agent first, then what embeds it.
+# The build in the order that it needs: the agent and the executable of sandboxes first, then what embeds them.
 GOARCH  ?= $(shell go env GOARCH)
 AGENT    = internal/agent/embed/bin/cloche-agent-linux-$(GOARCH)
+SANDBOX  = internal/engine/gvisor/embed/bin/cloche-sandbox-linux-$(GOARCH)
 BIN      = bin/cloche
 # Where no tag is known, the program takes its version from Go's build information.
 VERSION := $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null)
 LDFLAGS  = -s -w$(if $(VERSION), -X main.release=$(VERSION))
 PYTHON   = python3
 
-.PHONY: build agent help check fmt lint generate docs site recording test e2e dist clean
+.PHONY: build agent sandbox help check fmt lint generate docs site recording test e2e dist clean
 
-build: agent ## build bin/cloche with the agent inside
-	CGO_ENABLED=0 go build -ldflags "$(LDFLAGS)" -o $(BIN) ./cmd/cloche
+build: agent sandbox ## build bin/cloche with the agent and the executable of sandboxes inside
+	CGO_ENABLED=0 go build -tags cloche_embed -ldflags "$(LDFLAGS)" -o $(BIN) ./cmd/cloche
 
 agent: ## build the small static agent that the binary embeds
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH) go build -ldflags "-s -w -buildid=" -o $(AGENT) ./cmd/cloche-agent
+
+sandbox: ## build and compress the executable of sandboxes on gVisor that the binary embeds
+	CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH) go build -ldflags "-s -w -buildid=" -o $(SANDBOX) ./cmd/cloche-sandbox
+	CGO_ENABLED=0 go run ./internal/engine/gvisor/embed/pack $(SANDBOX) $(SANDBOX).zst
+	rm $(SANDBOX)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

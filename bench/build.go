@@ -58,7 +58,7 @@ func (b *bench) make(ctx context.Context, env ...string) (time.Duration, error) 
 
 // goBuild builds a program of this module, static.
 func (b *bench) goBuild(ctx context.Context, bin, pkg string) error {
-	cmd := command(ctx, "nice", "go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, pkg)
+	cmd := command(ctx, "nice", "go", "build", "-trimpath", "-tags=cloche_embed", "-ldflags=-s -w", "-o", bin, pkg)
 	cmd.Dir, cmd.Env = b.root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", pkg, err, tail(string(out)))

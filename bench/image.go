@@ -59,7 +59,7 @@ func startImageEngine(ctx context.Context, b *bench, name, image string, flags .
 		return nil, err
 	}
 	e.args = []string{
-		"-exe", b.bin, "-dir", dir, "-root", image, "-memory", strconv.Itoa(limitMemory), "-cpus", strconv.Itoa(limitCPUs),
+		"-dir", dir, "-root", image, "-memory", strconv.Itoa(limitMemory), "-cpus", strconv.Itoa(limitCPUs),
 		"-pids", strconv.Itoa(limitPids), "-tmp", strconv.Itoa(limitTmp), "-shm", strconv.Itoa(limitShm),
 	}
 	// Not with ctx: it ends when its input does, after it has ended its sandboxes.

@@ -59,7 +59,7 @@ type answer struct {
 
 // settings are the flags.
 type settings struct {
-	exe, dir, root               string
+	dir, root                    string
 	memory, pids, tmp, shm, disk int64
 	cpus                         float64
 	once, trace, warm            bool
@@ -69,7 +69,6 @@ type settings struct {
 
 func main() {
 	var s settings
-	flag.StringVar(&s.exe, "exe", "", "the cloche binary, which plays the engine's roles")
 	flag.StringVar(&s.dir, "dir", "", "a directory for state and images")
 	flag.StringVar(&s.root, "root", "", "the EROFS image")
 	flag.Int64Var(&s.memory, "memory", 0, "memory limit in bytes")
@@ -181,7 +180,7 @@ func newRunner(ctx context.Context, s settings) (*runner, error) {
 func (r *runner) open(log *slog.Logger) error {
 	switch r.settings.engine {
 	case gvisor.Name:
-		e, err := gvisor.New(gvisor.Options{StateDir: r.stateDir(), ExePath: r.exe, Warm: r.warm, Logger: log})
+		e, err := gvisor.New(gvisor.Options{StateDir: r.stateDir(), KeepDir: filepath.Join(r.dir, "bin"), Warm: r.warm, Logger: log})
 		if err != nil {
 			return err
 		}

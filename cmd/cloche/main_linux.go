@@ -11,7 +11,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/guest/sudo"
 	"github.com/cloche-dev/cloche/internal/egress/fdstore"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
-	"github.com/cloche-dev/cloche/internal/engine/gvisor"
 	"github.com/cloche-dev/cloche/internal/engine/inner"
 	"github.com/cloche-dev/cloche/internal/engine/oci"
 )
@@ -19,7 +18,7 @@ import (
 // playRole does not return when this process was started in a role. The role is
 // argv[0], which no argument that a person types can be.
 func playRole() {
-	gvisor.Dispatch()
+	playSandbox()
 	docker.Dispatch()
 	oci.Dispatch()
 	if os.Args[0] == fdstore.Argv0 {

@@ -72,13 +72,10 @@ func (h *app) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engine,
 	return gv, append(engines, remote...), nil
 }
 
-// gvisorEngine is the first engine of this build, and what "auto" tries first. A
-// daemon keeps the executable that its sandboxes are started from.
+// gvisorEngine is the first engine of this build, and what "auto" tries first. It keeps
+// the executable that its sandboxes are started from.
 func gvisorEngine(h *home, ephemeral, ready bool, log *slog.Logger) (*gvisor.Engine, error) {
-	opts := gvisor.Options{StateDir: h.path("engines", gvisor.Name), Warm: !ephemeral, Logger: log}
-	if !ephemeral {
-		opts.KeepDir = h.path("bin")
-	}
+	opts := gvisor.Options{StateDir: h.path("engines", gvisor.Name), KeepDir: h.path("bin"), Warm: !ephemeral, Logger: log}
 	gv, err := gvisor.New(opts)
 	if err != nil {
 		return nil, fmt.Errorf("make engine gvisor: %w", err)

@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,7 +36,8 @@ var imports = map[string][]string{
 	"internal/poll":                     {},
 	"test/freeport":                     {},
 	"api/openapi":                       {},
-	"cmd/cloche":                        {"client", "internal/agent", "internal/agent/guest", "internal/agent/guest/sudo", "internal/cli", "internal/cli/command", "internal/daemon", "internal/egress/fdstore", "internal/engine/docker", "internal/engine/inner", "internal/engine/gvisor", "internal/engine/gvisor/early", "internal/engine/oci"},
+	"cmd/cloche":                        {"client", "internal/agent", "internal/agent/guest", "internal/agent/guest/sudo", "internal/cli", "internal/cli/command", "internal/daemon", "internal/egress/fdstore", "internal/engine/docker", "internal/engine/inner", "internal/engine/gvisor/early", "internal/engine/gvisor/role", "internal/engine/oci"},
+	"cmd/cloche-sandbox":                {"internal/engine/gvisor/early", "internal/engine/gvisor/role"},
 	"cmd/cloche-agent":                  {"internal/agent/guest", "internal/agent/guest/sudo", "internal/engine/inner"},
 	"internal/agent/guest/sudo":         {"api", "internal/agent/guest/identity", "internal/agent/wire"},
 	"internal/policy":                   {"api", "internal/egress/rule", "internal/policy/egress", "internal/policy/rules"},
@@ -103,75 +105,80 @@ var imports = map[string][]string{
 	"internal/engine/lifecycle":         {"api", "internal/engine", "internal/engine/cgroup", "internal/engine/pidfd"},
 	"internal/engine/pidfd":             {"api", "internal/engine", "internal/poll"},
 	"internal/engine/cgroup":            {"api", "internal/engine", "internal/engine/pidfd"},
-	"internal/engine/gvisor":            {"api", "internal/engine", "internal/engine/cgroup", "internal/engine/lifecycle", "internal/engine/pidfd", "internal/engine/gvisor/early", "internal/engine/gvisor/guard", "internal/hostfile", "internal/poll"},
+	"internal/engine/gvisor":            {"api", "internal/engine", "internal/engine/cgroup", "internal/engine/lifecycle", "internal/engine/pidfd", "internal/engine/gvisor/claim", "internal/engine/gvisor/early", "internal/engine/gvisor/embed", "internal/engine/gvisor/refusal", "internal/hostfile", "internal/poll"},
+	"internal/engine/gvisor/claim":      {"internal/engine/gvisor/early"},
 	"internal/engine/gvisor/early":      {},
-	"internal/engine/gvisor/guard":      {"api"},
-	"internal/engine/gvisor/seccompgen": {},
-	"internal/engine/docker":            {"api", "internal/archive/erofstar", "internal/engine", "internal/engine/agentline", "internal/engine/hostrootfs", "internal/engine/inner", "internal/engine/pidfd", "internal/engine/tap"},
-	"internal/engine/agentline":         {"internal/engine/inner"},
-	"internal/engine/e2b":               {"api", "internal/engine", "internal/engine/agentline", "internal/engine/inner", "internal/envdpb"},
-	"internal/engine/inner":             {},
-	"internal/engine/docker/dockertest": {},
-	"internal/engine/hostrootfs":        {"api", "internal/engine", "internal/engine/pidfd", "internal/idmap"},
-	"internal/engine/native":            {"api", "internal/clone", "internal/engine", "internal/engine/cgroup", "internal/engine/hostrootfs", "internal/engine/lifecycle", "internal/engine/pidfd", "internal/engine/tap"},
-	"internal/engine/oci":               {"api", "internal/agent/confine", "internal/engine", "internal/engine/cgroup", "internal/engine/hostrootfs", "internal/engine/lifecycle", "internal/engine/pidfd", "internal/engine/tap"},
-	"internal/engine/tap":               {"internal/engine"},
-	"internal/engine/nsjail":            {"api", "internal/engine", "internal/engine/hostrootfs", "internal/engine/native"},
-	"internal/sandbox":                  {"api", "internal/agent", "internal/approval", "internal/archive", "internal/await", "internal/egress", "internal/egress/intercept", "internal/egress/network", "internal/egress/rule", "internal/endpoint/recording", "internal/engine", "internal/hostfile", "internal/image", "internal/policy", "internal/sandbox/admission", "internal/sandbox/changes", "internal/sandbox/deadline", "internal/sandbox/endpoints", "internal/sandbox/files", "internal/sandbox/filesync", "internal/sandbox/lease", "internal/sandbox/ports", "internal/sandbox/process", "internal/sandbox/quota", "internal/sandbox/retention", "internal/sandbox/retry", "internal/sandbox/stage", "internal/sandbox/tombstone", "internal/sandbox/undo", "internal/secret", "internal/snapshot", "internal/workspace"},
-	"internal/sandbox/quota":            {"api", "internal/workspace"},
-	"internal/sandbox/retry":            {},
-	"internal/sandbox/undo":             {},
-	"internal/sandbox/stage":            {"api"},
-	"internal/sandbox/lease":            {"api"},
-	"internal/sandbox/admission":        {"api", "internal/policy"},
-	"internal/sandbox/deadline":         {"api", "internal/hostfile"},
-	"internal/sandbox/retention":        {},
-	"internal/sandbox/process":          {"api", "internal/agent", "internal/hostfile", "internal/policy", "internal/sandbox/retention", "internal/spool", "internal/workspace"},
-	"internal/sandbox/files":            {"api", "internal/agent", "internal/filewatch", "internal/policy", "internal/workspace"},
-	"internal/sandbox/filesync":         {"api", "internal/agent", "internal/archive/localdir", "internal/hostfile", "internal/workspace"},
-	"internal/sandbox/changes":          {"api", "internal/archive", "internal/image", "internal/workspace"},
-	"internal/sandbox/ports":            {"api", "internal/agent", "internal/policy"},
-	"internal/sandbox/endpoints":        {"api", "internal/agent", "internal/await", "internal/endpoint", "internal/endpoint/recording", "internal/policy", "internal/secret"},
-	"internal/core":                     {"api", "internal/agent", "internal/approval", "internal/archive", "internal/audit", "internal/core/hostfacts", "internal/endpoint", "internal/endpoint/recording", "internal/engine", "internal/event", "internal/hostfile", "internal/image", "internal/image/build", "internal/job", "internal/kernel", "internal/key", "internal/metrics", "internal/policy", "internal/policy/rules", "internal/sandbox", "internal/sandbox/process", "internal/skill", "internal/snapshot", "internal/workspace"},
-	"internal/core/hostfacts":           {"api", "internal/policy", "internal/workspace"},
-	"internal/sandbox/tombstone":        {"api", "internal/hostfile", "internal/policy"},
-	"internal/metrics":                  {"api"},
-	"internal/job":                      {"api", "internal/hostfile"},
-	"internal/httpapi":                  {"api", "api/openapi", "internal/await", "internal/core", "internal/peercred", "internal/reverse", "internal/secret"},
-	"test/mockcore":                     {"api", "internal/core", "internal/httpapi"},
-	"internal/e2bapi":                   {"api", "internal/core", "internal/e2bapi/codeinterpreter", "internal/e2bapi/envd", "internal/hostfile", "internal/image/build"},
-	"internal/e2bapi/codeinterpreter":   {"api", "internal/core", "internal/e2bapi/envd"},
-	"internal/e2bapi/envd":              {"api", "internal/core", "internal/envdpb"},
-	"internal/envdpb":                   {},
-	"internal/ingress":                  {"api", "internal/core", "internal/egress/hop"},
-	"internal/langbot":                  {"api", "internal/await", "internal/core", "internal/hostfile"},
-	"internal/jobfile":                  {"api"},
-	"internal/cli":                      {"api", "internal/cli/command", "internal/cli/daemon", "internal/cli/image", "internal/cli/job", "internal/cli/network", "internal/cli/policy", "internal/cli/process", "internal/cli/sandbox", "internal/cli/skill", "internal/cli/workspace", "internal/terminal"},
-	"internal/cli/command":              {"api", "client", "internal/terminal"},
-	"internal/cli/daemon":               {"api", "internal/audit/chain", "internal/cli/command", "internal/terminal"},
-	"internal/cli/image":                {"api", "client", "internal/archive/localdir", "internal/cli/command", "internal/cli/network", "internal/terminal"},
-	"internal/cli/network":              {"api", "internal/cli/command", "internal/terminal"},
-	"internal/cli/policy":               {"api", "internal/cli/command", "internal/cli/sandbox", "internal/terminal"},
-	"internal/cli/process":              {"api", "internal/archive/localdir", "internal/cli/command", "internal/cli/network", "internal/terminal"},
-	"internal/cli/sandbox":              {"api", "client", "internal/archive/localdir", "internal/cli/command", "internal/cli/image", "internal/cli/network", "internal/cli/process", "internal/cli/skill", "internal/cli/workspace", "internal/terminal"},
-	"internal/cli/skill":                {"api", "client", "internal/archive/localdir", "internal/cli/command", "internal/terminal"},
-	"internal/cli/workspace":            {"api", "internal/cli/command", "internal/terminal"},
-	"internal/terminal":                 {},
-	"internal/daemon":                   {"api", "internal/agent/embed", "internal/approval", "internal/audit", "internal/config", "internal/core", "internal/e2bapi", "internal/e2bapi/envd", "internal/egress/fdstore", "internal/egress/network", "internal/endpoint/recording", "internal/engine", "internal/engine/docker", "internal/engine/e2b", "internal/engine/gvisor", "internal/engine/lifecycle", "internal/engine/native", "internal/engine/nsjail", "internal/engine/oci", "internal/engine/pidfd", "internal/event", "internal/hostfile", "internal/httpapi", "internal/image", "internal/ingress", "internal/job", "internal/key", "internal/langbot", "internal/policy", "internal/policy/rules", "internal/rulefile", "internal/sandbox", "internal/sandbox/retention", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace"},
-	"test/crash":                        {"api", "client"},
-	"test/attack":                       {},
-	"test/e2e":                          {},
-	"test/fixture":                      {"api", "internal/engine/docker/dockertest", "test/longtest"},
-	"test/testnet":                      {"test/fixture", "test/longtest"},
-	"test/layout":                       {},
-	"test/words":                        {},
-	"bench":                             {"api", "client", "internal/hostfile"},
-	"bench/goclient":                    {"api", "client"},
-	"bench/imagerun":                    {"api", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/engine/native", "internal/image"},
-	"internal/policy/rules":             {"api", "internal/egress/rule"},
-	"test/tarfile":                      {},
-	"internal/policy/egress":            {"api", "internal/egress/rule", "internal/policy/rules"},
-	"internal/cli/job":                  {"api", "internal/archive/localdir", "internal/cli/command", "internal/cli/policy", "internal/jobfile", "internal/terminal"},
+	"internal/engine/gvisor/embed":      {},
+	"internal/engine/gvisor/embed/pack": {},
+	"internal/engine/gvisor/refusal":    {"api"},
+	// The sentry and the gofer: what they import each sandbox pays for.
+	"internal/engine/gvisor/role":            {"api", "internal/engine/gvisor/claim", "internal/engine/gvisor/early", "internal/engine/gvisor/refusal", "internal/engine/pidfd", "internal/poll"},
+	"internal/engine/gvisor/role/seccompgen": {},
+	"internal/engine/docker":                 {"api", "internal/archive/erofstar", "internal/engine", "internal/engine/agentline", "internal/engine/hostrootfs", "internal/engine/inner", "internal/engine/pidfd", "internal/engine/tap"},
+	"internal/engine/agentline":              {"internal/engine/inner"},
+	"internal/engine/e2b":                    {"api", "internal/engine", "internal/engine/agentline", "internal/engine/inner", "internal/envdpb"},
+	"internal/engine/inner":                  {},
+	"internal/engine/docker/dockertest":      {},
+	"internal/engine/hostrootfs":             {"api", "internal/engine", "internal/engine/pidfd", "internal/idmap"},
+	"internal/engine/native":                 {"api", "internal/clone", "internal/engine", "internal/engine/cgroup", "internal/engine/hostrootfs", "internal/engine/lifecycle", "internal/engine/pidfd", "internal/engine/tap"},
+	"internal/engine/oci":                    {"api", "internal/agent/confine", "internal/engine", "internal/engine/cgroup", "internal/engine/hostrootfs", "internal/engine/lifecycle", "internal/engine/pidfd", "internal/engine/tap"},
+	"internal/engine/tap":                    {"internal/engine"},
+	"internal/engine/nsjail":                 {"api", "internal/engine", "internal/engine/hostrootfs", "internal/engine/native"},
+	"internal/sandbox":                       {"api", "internal/agent", "internal/approval", "internal/archive", "internal/await", "internal/egress", "internal/egress/intercept", "internal/egress/network", "internal/egress/rule", "internal/endpoint/recording", "internal/engine", "internal/hostfile", "internal/image", "internal/policy", "internal/sandbox/admission", "internal/sandbox/changes", "internal/sandbox/deadline", "internal/sandbox/endpoints", "internal/sandbox/files", "internal/sandbox/filesync", "internal/sandbox/lease", "internal/sandbox/ports", "internal/sandbox/process", "internal/sandbox/quota", "internal/sandbox/retention", "internal/sandbox/retry", "internal/sandbox/stage", "internal/sandbox/tombstone", "internal/sandbox/undo", "internal/secret", "internal/snapshot", "internal/workspace"},
+	"internal/sandbox/quota":                 {"api", "internal/workspace"},
+	"internal/sandbox/retry":                 {},
+	"internal/sandbox/undo":                  {},
+	"internal/sandbox/stage":                 {"api"},
+	"internal/sandbox/lease":                 {"api"},
+	"internal/sandbox/admission":             {"api", "internal/policy"},
+	"internal/sandbox/deadline":              {"api", "internal/hostfile"},
+	"internal/sandbox/retention":             {},
+	"internal/sandbox/process":               {"api", "internal/agent", "internal/hostfile", "internal/policy", "internal/sandbox/retention", "internal/spool", "internal/workspace"},
+	"internal/sandbox/files":                 {"api", "internal/agent", "internal/filewatch", "internal/policy", "internal/workspace"},
+	"internal/sandbox/filesync":              {"api", "internal/agent", "internal/archive/localdir", "internal/hostfile", "internal/workspace"},
+	"internal/sandbox/changes":               {"api", "internal/archive", "internal/image", "internal/workspace"},
+	"internal/sandbox/ports":                 {"api", "internal/agent", "internal/policy"},
+	"internal/sandbox/endpoints":             {"api", "internal/agent", "internal/await", "internal/endpoint", "internal/endpoint/recording", "internal/policy", "internal/secret"},
+	"internal/core":                          {"api", "internal/agent", "internal/approval", "internal/archive", "internal/audit", "internal/core/hostfacts", "internal/endpoint", "internal/endpoint/recording", "internal/engine", "internal/event", "internal/hostfile", "internal/image", "internal/image/build", "internal/job", "internal/kernel", "internal/key", "internal/metrics", "internal/policy", "internal/policy/rules", "internal/sandbox", "internal/sandbox/process", "internal/skill", "internal/snapshot", "internal/workspace"},
+	"internal/core/hostfacts":                {"api", "internal/policy", "internal/workspace"},
+	"internal/sandbox/tombstone":             {"api", "internal/hostfile", "internal/policy"},
+	"internal/metrics":                       {"api"},
+	"internal/job":                           {"api", "internal/hostfile"},
+	"internal/httpapi":                       {"api", "api/openapi", "internal/await", "internal/core", "internal/peercred", "internal/reverse", "internal/secret"},
+	"test/mockcore":                          {"api", "internal/core", "internal/httpapi"},
+	"internal/e2bapi":                        {"api", "internal/core", "internal/e2bapi/codeinterpreter", "internal/e2bapi/envd", "internal/hostfile", "internal/image/build"},
+	"internal/e2bapi/codeinterpreter":        {"api", "internal/core", "internal/e2bapi/envd"},
+	"internal/e2bapi/envd":                   {"api", "internal/core", "internal/envdpb"},
+	"internal/envdpb":                        {},
+	"internal/ingress":                       {"api", "internal/core", "internal/egress/hop"},
+	"internal/langbot":                       {"api", "internal/await", "internal/core", "internal/hostfile"},
+	"internal/jobfile":                       {"api"},
+	"internal/cli":                           {"api", "internal/cli/command", "internal/cli/daemon", "internal/cli/image", "internal/cli/job", "internal/cli/network", "internal/cli/policy", "internal/cli/process", "internal/cli/sandbox", "internal/cli/skill", "internal/cli/workspace", "internal/terminal"},
+	"internal/cli/command":                   {"api", "client", "internal/terminal"},
+	"internal/cli/daemon":                    {"api", "internal/audit/chain", "internal/cli/command", "internal/terminal"},
+	"internal/cli/image":                     {"api", "client", "internal/archive/localdir", "internal/cli/command", "internal/cli/network", "internal/terminal"},
+	"internal/cli/network":                   {"api", "internal/cli/command", "internal/terminal"},
+	"internal/cli/policy":                    {"api", "internal/cli/command", "internal/cli/sandbox", "internal/terminal"},
+	"internal/cli/process":                   {"api", "internal/archive/localdir", "internal/cli/command", "internal/cli/network", "internal/terminal"},
+	"internal/cli/sandbox":                   {"api", "client", "internal/archive/localdir", "internal/cli/command", "internal/cli/image", "internal/cli/network", "internal/cli/process", "internal/cli/skill", "internal/cli/workspace", "internal/terminal"},
+	"internal/cli/skill":                     {"api", "client", "internal/archive/localdir", "internal/cli/command", "internal/terminal"},
+	"internal/cli/workspace":                 {"api", "internal/cli/command", "internal/terminal"},
+	"internal/terminal":                      {},
+	"internal/daemon":                        {"api", "internal/agent/embed", "internal/approval", "internal/audit", "internal/config", "internal/core", "internal/e2bapi", "internal/e2bapi/envd", "internal/egress/fdstore", "internal/egress/network", "internal/endpoint/recording", "internal/engine", "internal/engine/docker", "internal/engine/e2b", "internal/engine/gvisor", "internal/engine/lifecycle", "internal/engine/native", "internal/engine/nsjail", "internal/engine/oci", "internal/engine/pidfd", "internal/event", "internal/hostfile", "internal/httpapi", "internal/image", "internal/ingress", "internal/job", "internal/key", "internal/langbot", "internal/policy", "internal/policy/rules", "internal/rulefile", "internal/sandbox", "internal/sandbox/retention", "internal/secret", "internal/skill", "internal/snapshot", "internal/workspace"},
+	"test/crash":                             {"api", "client"},
+	"test/attack":                            {},
+	"test/e2e":                               {},
+	"test/fixture":                           {"api", "internal/engine/docker/dockertest", "test/longtest"},
+	"test/testnet":                           {"test/fixture", "test/longtest"},
+	"test/layout":                            {},
+	"test/words":                             {},
+	"bench":                                  {"api", "client", "internal/hostfile"},
+	"bench/goclient":                         {"api", "client"},
+	"bench/imagerun":                         {"api", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/engine/native", "internal/image"},
+	"internal/policy/rules":                  {"api", "internal/egress/rule"},
+	"test/tarfile":                           {},
+	"internal/policy/egress":                 {"api", "internal/egress/rule", "internal/policy/rules"},
+	"internal/cli/job":                       {"api", "internal/archive/localdir", "internal/cli/command", "internal/cli/policy", "internal/jobfile", "internal/terminal"},
 }
 
 // stdOnly are packages whose non-test files import only the standard
@@ -270,6 +277,38 @@ func TestImportTable(t *testing.T) {
 	for pkg := range imports {
 		if !slices.ContainsFunc(files, func(f sourceFile) bool { return f.pkg == pkg }) {
 			t.Errorf("the import table names %q, which does not exist", pkg)
+		}
+	}
+}
+
+// TestExecutables: the executable of sandboxes has next to nothing beside gVisor, and the one that carries it
+// has no sentry.
+func TestExecutables(t *testing.T) {
+	deps := func(args ...string) []string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps"}, args...)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		return strings.Fields(string(out))
+	}
+	own := []string{"api", "cmd/cloche-sandbox", "internal/poll", "internal/engine/pidfd"}
+	for _, name := range deps("./cmd/cloche-sandbox") {
+		name, ours := strings.CutPrefix(name, module+"/")
+		if ours && !slices.Contains(own, name) && !strings.HasPrefix(name, "internal/engine/gvisor/") {
+			t.Errorf("the executable of sandboxes has %s", name)
+		}
+		for _, client := range []string{"net/http/httputil", "connectrpc.com/", "github.com/moby/buildkit/", "github.com/docker/", "k8s.io/", "go.opentelemetry.io/", "github.com/klauspost/"} {
+			if strings.HasPrefix(name, client) {
+				t.Errorf("the executable of sandboxes has %s", name)
+			}
+		}
+	}
+	for _, name := range deps("-tags", "cloche_embed", "./cmd/cloche") {
+		if strings.HasPrefix(name, "gvisor.dev/gvisor/pkg/sentry") || strings.HasPrefix(name, "gvisor.dev/gvisor/runsc") {
+			t.Errorf("the executable that carries the one of sandboxes has %s", name)
 		}
 	}
 }

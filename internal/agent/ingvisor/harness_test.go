@@ -19,11 +19,12 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/role"
 	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 func TestMain(m *testing.M) {
-	gvisor.Dispatch()
+	role.Dispatch()
 	os.Exit(m.Run())
 }
 

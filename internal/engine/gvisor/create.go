@@ -13,7 +13,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -253,10 +252,10 @@ func (c *creation) boot(ctx context.Context) error {
 
 // startAgent gives the sandbox its network and its first process.
 func (c *creation) startAgent(ctx context.Context) error {
-	if err := c.inst.ctl.call(ctx, boot.ContMgrSetNetworkArgs, networkArgs(c.plan.Link), nil); err != nil {
+	if err := c.inst.ctl.call(ctx, callSetNetwork, networkArgs(c.plan.Link), nil); err != nil {
 		return err
 	}
-	return c.inst.ctl.call(ctx, boot.ContMgrRootContainerStart, &c.plan.ID, nil)
+	return c.inst.ctl.call(ctx, callStart, &c.plan.ID, nil)
 }
 
 // waitAgent waits for the one byte, or the line of complaint, of the agent.

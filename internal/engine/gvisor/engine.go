@@ -5,6 +5,7 @@ package gvisor
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/embed"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
@@ -30,13 +32,12 @@ type Options struct {
 	// StateDir is a 0700 directory for the engine's own records, one for each
 	// instance: how Sweep finds what a dead daemon left. Required.
 	StateDir string
-	// ExePath is the executable that plays the roles; empty is the running one.
-	// It must call Dispatch first in its main and be statically linked.
+	// ExePath is the executable of sandboxes; empty is the one that this build carries, or the running
+	// one. It must call role.Dispatch first in its main and be statically linked.
 	ExePath string
-	// KeepDir is a 0700 directory in which the engine keeps the executable that
-	// plays the roles, under its hash, so that an upgrade which replaces ExePath
-	// affects no sandbox; empty keeps none. Sandboxes that die with this process
-	// do without.
+	// KeepDir is a 0700 directory in which the engine keeps the executable of
+	// sandboxes, under its hash, so that an upgrade affects no sandbox. Empty keeps none:
+	// one that the build carries is then unpacked into memory.
 	KeepDir string
 	// CgroupParent is the name of the cgroup under which the engine makes its
 	// own; empty is "cloche".
@@ -77,6 +78,10 @@ func New(o Options) (*Engine, error) {
 	if o.StateDir == "" {
 		return nil, api.Errorf(api.CodeInternal, "gvisor engine: no state directory given")
 	}
+	var carried func() (io.ReadCloser, error)
+	if o.ExePath == "" && embed.Present() {
+		carried = embed.Open
+	}
 	if o.ExePath == "" {
 		o.ExePath = "/proc/self/exe"
 	}
@@ -100,7 +105,7 @@ func New(o Options) (*Engine, error) {
 		version:  gvisorVersion,
 		boot:     pidfd.Boot(),
 		executables: &executables{
-			path: o.ExePath, dir: o.KeepDir, log: o.Logger.With("engine", Name), everybody: os.Geteuid() == 0,
+			path: o.ExePath, carried: carried, dir: o.KeepDir, log: o.Logger.With("engine", Name), everybody: os.Geteuid() == 0,
 		},
 	}
 	e.pool = &pool{e: e, quit: make(chan struct{})}

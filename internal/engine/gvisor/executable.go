@@ -26,8 +26,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
-// executables hands out the executable that plays the roles: the one that is
-// running, or a copy of it that is kept under its hash.
+// executables hands out the executable of sandboxes: the one that this build
+// carries, or the one that is running. It is kept under its hash.
 //
 //	dir/HASH/cloche     the executable; HASH is the beginning of its hash
 //	dir/HASH/note.json  its whole hash, and by what it is known without reading
@@ -35,13 +35,17 @@ import (
 type executables struct {
 	path string // the running one
 	dir  string // empty: nothing is kept
-	log  *slog.Logger
+	// carried opens the executable that this build carries; nil is the running one.
+	carried func() (io.ReadCloser, error)
+	log     *slog.Logger
 	// everybody: another user executes it, so every user must be able to.
 	everybody bool
 
 	mu    sync.Mutex
 	tried bool // kept is final
 	kept  kept
+	// memory has the carried executable if none can be kept.
+	memory *os.File
 }
 
 // kept is the executable that is kept; without a hash no executable is kept.
@@ -101,7 +105,7 @@ func (x *executable) close() {
 // it takes about the time of reading it.
 func (e *executables) open(ctx context.Context, own bool) *executable {
 	x := &executable{done: make(chan struct{})}
-	if own || e.dir == "" {
+	if e.carried == nil && (own || e.dir == "") {
 		x.file, x.err = e.openOwn()
 		close(x.done)
 		return x
@@ -121,7 +125,7 @@ func (e *executables) openOwn() (*os.File, error) {
 	return f, nil
 }
 
-// openKept falls back to the running executable when none can be kept: what
+// openKept falls back to the running executable, or to one in memory, when none can be kept: what
 // would be lost by that is lost only when it is replaced.
 func (e *executables) openKept(ctx context.Context) (*os.File, string, error) {
 	e.mu.Lock()
@@ -132,8 +136,8 @@ func (e *executables) openKept(ctx context.Context) (*os.File, string, error) {
 			if ctx.Err() != nil {
 				return nil, "", ctx.Err()
 			}
-			if err != nil {
-				e.log.Warn("the executable cannot be kept; sandboxes run from the one that is running", "error", err)
+			if err != nil && e.dir != "" {
+				e.log.Warn("the executable of sandboxes cannot be kept", "error", err)
 			}
 			e.kept, e.tried = k, true
 		}
@@ -149,12 +153,61 @@ func (e *executables) openKept(ctx context.Context) (*os.File, string, error) {
 		}
 		e.tried = false // it was changed
 	}
+	if e.carried != nil {
+		f, err := e.inMemory(ctx)
+		return f, "", err
+	}
 	f, err := e.openOwn()
 	return f, "", err
 }
 
+// inMemory opens a file of the carried executable that no directory holds. The caller holds mu.
+func (e *executables) inMemory(ctx context.Context) (*os.File, error) {
+	if e.memory == nil {
+		f, err := e.unpackInMemory(ctx)
+		if err != nil {
+			return nil, err
+		}
+		e.memory = f
+	}
+	return reopen(e.memory)
+}
+
+func (e *executables) unpackInMemory(ctx context.Context) (*os.File, error) {
+	fd, err := unix.MemfdCreate("cloche-sandbox", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "cloche-sandbox")
+	defer f.Close()
+	if _, err := e.unpack(ctx, f); err != nil {
+		return nil, err
+	}
+	return reopen(f) // what can be written to is not executed
+}
+
+// reopen opens a file again, for reading.
+func reopen(f *os.File) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/self/fd/%d", pidfd.RawFD(f))) }
+
+// unpack writes the carried executable and returns its hash.
+func (e *executables) unpack(ctx context.Context, w io.Writer) (hash string, err error) {
+	r, err := e.carried()
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(w, sum), &reader{ctx, r}); err != nil {
+		return "", fmt.Errorf("unpack the executable of sandboxes: %w", err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
 // keep finds the kept executable, or makes it.
 func (e *executables) keep(ctx context.Context) (kept, error) {
+	if e.dir == "" {
+		return kept{}, errors.New("there is no directory for it")
+	}
 	if err := os.MkdirAll(e.dir, 0o700); err != nil {
 		return kept{}, fmt.Errorf("make directory of executables: %w", err)
 	}
@@ -181,6 +234,9 @@ func (e *executables) keep(ctx context.Context) (kept, error) {
 			}
 		}
 	}
+	if e.carried != nil {
+		return e.keepCarried(ctx, from)
+	}
 	hash, err := hashFile(ctx, own)
 	if err != nil {
 		return kept{}, err
@@ -191,6 +247,48 @@ func (e *executables) keep(ctx context.Context) (kept, error) {
 	}
 	e.discard(name)
 	return e.make(ctx, own, name, hash)
+}
+
+// keepCarried unpacks the carried executable. from is the running one.
+func (e *executables) keepCarried(ctx context.Context, from identity) (k kept, err error) {
+	dir, err := os.MkdirTemp(e.dir, newPattern)
+	if err != nil {
+		return kept{}, fmt.Errorf("keep executable: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			e.discard(filepath.Base(dir))
+		}
+	}()
+	f, err := os.OpenFile(filepath.Join(dir, keptName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return kept{}, fmt.Errorf("keep executable: %w", err)
+	}
+	hash, err := e.unpack(ctx, f)
+	if err == nil {
+		err = errors.Join(f.Chmod(0o555), f.Sync())
+	}
+	is, ierr := identify(f)
+	if err := errors.Join(err, ierr, f.Close()); err != nil {
+		return kept{}, err
+	}
+	name := hash[:hashLetter]
+	k = kept{hash: hash, path: filepath.Join(e.dir, name, keptName), is: is}
+	if err := writeNote(dir, note{Hash: hash, From: from, Is: is}); err != nil {
+		return kept{}, err
+	}
+	for range 2 {
+		if err = os.Rename(dir, filepath.Join(e.dir, name)); err == nil {
+			return k, nil
+		}
+		// Another process, or another build with the same one, was first, or what it has kept was changed.
+		if k, ok := e.adopt(ctx, name, hash, from); ok {
+			e.discard(filepath.Base(dir))
+			return k, nil
+		}
+		e.discard(name)
+	}
+	return kept{}, fmt.Errorf("keep executable: %w", err)
 }
 
 // unchanged is the executable of a note, if it is still what the note says.

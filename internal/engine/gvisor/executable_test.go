@@ -7,9 +7,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -195,4 +198,71 @@ func TestCannotKeep(t *testing.T) {
 		t.Error("what is not there was opened")
 	}
 	x.close()
+}
+
+// TestCarried: the executable that the build carries is unpacked once, and again when what is kept was changed.
+func TestCarried(t *testing.T) {
+	home, src := filepath.Join(t.TempDir(), "bin"), t.TempDir()
+	unpacked := 0
+	carry := func(text string) *executables {
+		e := shelf(t, home, program(t, src, "the running one, of "+text, 0o755))
+		e.carried = func() (io.ReadCloser, error) {
+			unpacked++
+			return io.NopCloser(strings.NewReader(text)), nil
+		}
+		return e
+	}
+	check := func(what string, e *executables, text string, times int) {
+		t.Helper()
+		unpacked = 0
+		got, hash := content(t, e)
+		if got != text || hash != hashOf(text) || unpacked != times {
+			t.Errorf("%s: %q of %s, unpacked %d times, want %q and %d", what, got, hash, unpacked, text, times)
+		}
+	}
+	first := carry("one")
+	check("first", first, "one", 1)
+	check("again", first, "one", 0)
+	path := filepath.Join(home, hashOf("one")[:hashLetter], keptName)
+	if fi, err := os.Stat(path); err != nil || fi.Mode() != 0o555 {
+		t.Errorf("it is kept as %v, %v", fi, err)
+	}
+	again := &executables{path: first.path, dir: home, log: first.log, carried: first.carried}
+	check("in another process", again, "one", 0)
+	other := carry("one")
+	check("by another build", other, "one", 1)
+	if err := errors.Join(os.Chmod(path, 0o755), os.WriteFile(path, []byte("changed"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	second := carry("two")
+	check("of another build", second, "two", 1)
+	if all, err := os.ReadDir(home); err != nil || len(all) != 2 {
+		t.Errorf("the directory holds %v, %v", all, err)
+	}
+	if err := second.sweep(nil); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := os.ReadDir(home); err != nil || len(all) != 1 {
+		t.Errorf("after the sweep the directory holds %v, %v", all, err)
+	}
+	if err := os.Remove(filepath.Join(home, hashOf("two")[:hashLetter], keptName)); err != nil {
+		t.Fatal(err)
+	}
+	check("removed", second, "two", 1)
+
+	// Without a directory it is in memory, and cannot be written to.
+	nowhere := carry("three")
+	nowhere.dir = ""
+	unpacked = 0
+	x := nowhere.open(t.Context(), true)
+	if err := x.wait(); err != nil {
+		t.Fatal(err)
+	}
+	defer x.close()
+	if b, err := io.ReadAll(x.file); err != nil || string(b) != "three" || x.hash != "" {
+		t.Errorf("in memory: %q, %q, %v", b, x.hash, err)
+	}
+	if _, err := x.file.Write([]byte("x")); err == nil {
+		t.Error("the one in memory is written to")
+	}
 }

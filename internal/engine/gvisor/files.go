@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/claim"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
@@ -28,14 +29,14 @@ func (c *creation) open(context.Context) error {
 	if c.spec, err = specJSON(c.plan); err != nil {
 		return err
 	}
-	c.sentry.args, c.sentry.first = []string{early.Sentry}, firstDonated
+	c.sentry.args, c.sentry.first = []string{early.Sentry}, claim.FirstFile
 	if c.reports, err = c.openGuard(); err != nil {
 		return err
 	}
 	c.sentry.args = append(c.sentry.args, baseFlags(c.plan.Dir)...)
-	c.sentry.args = append(c.sentry.args, "--panic-log-fd="+strconv.Itoa(pooledCrash))
+	c.sentry.args = append(c.sentry.args, "--panic-log-fd="+strconv.Itoa(claim.Crash))
 	confs := mountConfs(c.plan)
-	c.sentry.args = append(c.sentry.args, "boot", "--bundle="+c.plan.Dir, "--gofer-mount-confs="+confs.String())
+	c.sentry.args = append(c.sentry.args, "boot", "--bundle="+c.plan.Dir, "--gofer-mount-confs="+confs)
 	if c.plan.DieWithParent {
 		c.sentry.args = append(c.sentry.args, "--attached")
 	}
@@ -44,7 +45,7 @@ func (c *creation) open(context.Context) error {
 		return err
 	}
 	if len(c.plan.Mounts) > 0 {
-		if err := c.openGofer(confs.String()); err != nil {
+		if err := c.openGofer(confs); err != nil {
 			return err
 		}
 	}

@@ -14,13 +14,14 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/role"
 	"github.com/cloche-dev/cloche/test/longtest"
 )
 
 var logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 
 func TestMain(m *testing.M) {
-	gvisor.Dispatch()
+	role.Dispatch()
 	enginetest.Parent(func(stateDir string) (engine.Engine, error) {
 		e, err := gvisor.New(gvisor.Options{StateDir: stateDir, Logger: logger})
 		if err == nil && !dress(e) {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/urpc"
-	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -159,7 +158,7 @@ func (i *instance) forward(ctx context.Context) (net.Conn, error) {
 	}
 	defer ours.Close()
 	defer theirs.Close()
-	err = i.ctl.call(ctx, boot.ContMgrPortForward, &boot.PortForwardOpts{
+	err = i.ctl.call(ctx, callPortForward, &portForward{
 		FilePayload: urpc.FilePayload{Files: []*os.File{theirs}},
 		ContainerID: i.rec.ID,
 		Port:        uint16(i.rec.Port),

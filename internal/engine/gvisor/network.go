@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/urpc"
-	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
@@ -22,26 +21,26 @@ const linkName = "eth0"
 // the link. What the loopback does not take goes to the link's other end, whose
 // hardware address is told beforehand. No address of IPv6 is on the link and no
 // route of it leads there.
-func networkArgs(l *engine.Link) *boot.CreateLinksAndRoutesArgs {
-	args := &boot.CreateLinksAndRoutesArgs{LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink}}
+func networkArgs(l *engine.Link) *network {
+	args := &network{LoopbackLinks: []loopbackLink{loopback()}}
 	if l == nil {
 		return args
 	}
 	gateway := net.IP(l.Gateway.AsSlice())
 	args.FilePayload = urpc.FilePayload{Files: []*os.File{l.Guest}}
-	args.FDBasedLinks = []boot.FDBasedLink{{
+	args.FDLinks = []fdLink{{
 		Name: linkName, MTU: l.MTU, NumChannels: 1, LinkAddress: l.MAC,
-		Addresses: []boot.IPWithPrefix{{Address: net.IP(l.Address.Addr().AsSlice()), PrefixLen: l.Address.Bits()}},
-		Routes: []boot.Route{{Destination: net.IPNet{
+		Addresses: []address{{Address: net.IP(l.Address.Addr().AsSlice()), PrefixLen: l.Address.Bits()}},
+		Routes: []route{{Destination: net.IPNet{
 			IP: net.IP(l.Address.Masked().Addr().AsSlice()), Mask: net.CIDRMask(l.Address.Bits(), 32),
 		}}},
-		Neighbors: []boot.Neighbor{{IP: gateway, HardwareAddr: l.GatewayMAC}},
+		Neighbors: []neighbor{{IP: gateway, HardwareAddr: l.GatewayMAC}},
 		// Nothing between the two ends can change a byte.
 		RXChecksumOffload: true, TXChecksumOffload: true,
 	}}
-	args.Defaultv4Gateway = boot.DefaultRoute{
+	args.Defaultv4Gateway = defaultRoute{
 		Name:  linkName,
-		Route: boot.Route{Destination: net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, Gateway: gateway},
+		Route: route{Destination: net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, Gateway: gateway},
 	}
 	return args
 }

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"gvisor.dev/gvisor/runsc/boot"
-
 	"github.com/cloche-dev/cloche/api"
 )
 
@@ -120,8 +118,8 @@ func (b *sentryBrake) hold(ctx context.Context) error {
 	if err := b.note(pausing); err != nil {
 		return err
 	}
-	if err := b.call(ctx, boot.ContMgrPause); err != nil {
-		if back := b.call(ctx, boot.ContMgrResume); back != nil {
+	if err := b.call(ctx, callPause); err != nil {
+		if back := b.call(ctx, callResume); back != nil {
 			return errors.Join(err, back)
 		}
 		return errors.Join(err, b.note(running))
@@ -138,7 +136,7 @@ func (b *sentryBrake) release(ctx context.Context) error {
 	if err := b.note(resuming); err != nil {
 		return err
 	}
-	if err := b.call(ctx, boot.ContMgrResume); err != nil {
+	if err := b.call(ctx, callResume); err != nil {
 		return err
 	}
 	return b.note(running)

@@ -22,6 +22,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/claim"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
@@ -83,7 +84,7 @@ func (e *Engine) startPooled(f fit, g *cgroup.Group, x *executable, cgroupFD int
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
-	cmd := command{args: []string{early.FirstSentry, strconv.Itoa(f.cpus), strings.Repeat(" ", titleRoom)}, table: tableSize}
+	cmd := command{args: []string{early.FirstSentry, strconv.Itoa(f.cpus), strings.Repeat(" ", claim.TitleRoom)}, table: claim.TableSize}
 	defer cmd.close()
 	cmd.add(os.NewFile(uintptr(fds[1]), "parked"))
 	if err := unix.SetNonblock(fds[0], true); err != nil {
@@ -130,16 +131,16 @@ func (p *pooled) settle() error {
 
 // claim tells the sentry what it is going to be, with the files of cmd.
 func (p *pooled) claim(cmd *command, title ...string) error {
-	if len(cmd.files) > maxDonated {
-		return api.Errorf(api.CodeInvalid, "create sandbox: its mounts need %d descriptors, and gVisor takes %d", len(cmd.files), maxDonated).
+	if len(cmd.files) > claim.MaxFiles {
+		return api.Errorf(api.CodeInvalid, "create sandbox: its mounts need %d descriptors, and gVisor takes %d", len(cmd.files), claim.MaxFiles).
 			WithHint("mount fewer directories, or one that holds them")
 	}
-	b, err := json.Marshal(claim{Args: cmd.args, Title: title, Attached: p.fits.attached})
+	b, err := json.Marshal(claim.Claim{Args: cmd.args, Title: title, Attached: p.fits.attached})
 	if err != nil {
 		return fmt.Errorf("encode claim: %w", err)
 	}
-	if len(b) > maxClaim {
-		return api.Errorf(api.CodeInvalid, "create sandbox: its mounts take %d bytes to describe, and %d are allowed", len(b), maxClaim)
+	if len(b) > claim.MaxBytes {
+		return api.Errorf(api.CodeInvalid, "create sandbox: its mounts take %d bytes to describe, and %d are allowed", len(b), claim.MaxBytes)
 	}
 	var fds []int
 	for _, f := range cmd.files {

@@ -95,6 +95,9 @@ func olderThan(release, than string) bool {
 // checkExecutable: the sentry executes this file again in an empty root
 // directory, as nobody.
 func (e *Engine) checkExecutable(context.Context, *engine.Report) *api.Problem {
+	if e.executables.carried != nil {
+		return nil // the build made it so
+	}
 	f, err := os.Open(e.opts.ExePath)
 	if err != nil {
 		return &api.Problem{What: "the running executable cannot be opened", Mend: "make it readable for the user that runs it"}

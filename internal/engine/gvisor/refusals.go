@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/engine/gvisor/guard"
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/refusal"
 )
 
 // What a guard says goes through a FIFO of the instance's directory, which keeps
@@ -50,14 +50,14 @@ type reports struct {
 	once   sync.Once
 }
 
-// openGuard gives the sentry of a plan with rules a guard.
+// openGuard gives the sentry of a plan with rules a refusal.
 func (c *creation) openGuard() (*reports, error) {
 	if len(c.plan.Rules) == 0 {
 		return nil, nil
 	}
-	told := guard.Rules{}
+	told := refusal.Rules{}
 	for _, r := range c.plan.Rules {
-		told.Rules = append(told.Rules, guard.Rule{Target: r.Target, Path: r.Path, Access: r.Access})
+		told.Rules = append(told.Rules, refusal.Rule{Target: r.Target, Path: r.Path, Access: r.Access})
 	}
 	for _, m := range spec(c.plan).Mounts {
 		told.Targets = append(told.Targets, m.Destination)
@@ -76,7 +76,7 @@ func (c *creation) openGuard() (*reports, error) {
 		return nil, err
 	}
 	pipeFD, countFD := c.sentry.add(pipe), c.sentry.add(count)
-	c.sentry.args = append(c.sentry.args, guard.Argument(rulesFD, pipeFD, countFD))
+	c.sentry.args = append(c.sentry.args, refusal.Argument(rulesFD, pipeFD, countFD))
 	return openReports(c.plan.Dir)
 }
 
@@ -97,7 +97,7 @@ func makeReports(dir string) (pipe, count *os.File, err error) {
 		pipe.Close()
 		return nil, nil, fmt.Errorf("make count of a guard: %w", err)
 	}
-	if _, err := count.Write(make([]byte, guard.CountBytes)); err != nil {
+	if _, err := count.Write(make([]byte, refusal.CountBytes)); err != nil {
 		pipe.Close()
 		count.Close()
 		return nil, nil, fmt.Errorf("write count of a guard: %w", err)
@@ -187,7 +187,7 @@ func (r *reports) listen(ctx context.Context, dead <-chan struct{}, fn func(engi
 	defer r.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { _ = r.pipe.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	l := listener{r: r, dead: dead, in: bufio.NewReaderSize(r.pipe, guard.MaxLine), fn: fn, told: r.number(8)}
+	l := listener{r: r, dead: dead, in: bufio.NewReaderSize(r.pipe, refusal.MaxLine), fn: fn, told: r.number(8)}
 	return l.listen(ctx)
 }
 
@@ -280,7 +280,7 @@ func (l *listener) wait(ctx context.Context) error {
 
 // take tells one note.
 func (l *listener) take(line []byte) {
-	n, err := guard.ParseNote(line)
+	n, err := refusal.ParseNote(line)
 	if err != nil || n.Seq <= l.told || n.Rule < 0 {
 		return // counted, if it was one
 	}

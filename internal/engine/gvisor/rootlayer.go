@@ -10,9 +10,7 @@ import (
 	"os"
 	"time"
 
-	sentry "gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/urpc"
-	"gvisor.dev/gvisor/runsc/boot"
 )
 
 // WriteRoot implements engine.RootWriter.
@@ -72,7 +70,7 @@ func (i *instance) tarRoot(ctx context.Context, w io.Writer) (own, err error) {
 		}
 		copied <- err
 	}()
-	err = i.ctl.callLong(ctx, boot.FsTarRootfsUpperLayer, &sentry.TarRootfsUpperLayerOpts{
+	err = i.ctl.callLong(ctx, callTarLayer, &tarLayer{
 		ContainerID: i.rec.ID, FilePayload: urpc.FilePayload{Files: []*os.File{theirs}},
 	}, nil)
 	_ = theirs.Close()

@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/cloche-dev/cloche/internal/engine"
 )
@@ -26,7 +26,7 @@ func spec(p engine.Plan) *specs.Spec {
 			User:         specs.User{UID: p.Agent.UID, GID: p.Agent.UID},
 			Args:         p.Agent.Argv,
 			Cwd:          "/",
-			Capabilities: specutils.AllCapabilities(),
+			Capabilities: allCapabilities(),
 		},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec"}},
@@ -79,20 +79,17 @@ func spec(p engine.Plan) *specs.Spec {
 
 // mountConfs says for the root and for each mount that carries a descriptor
 // what is below and above.
-func mountConfs(p engine.Plan) specutils.GoferMountConfFlags {
-	root := specutils.GoferMountConf{Lower: specutils.Erofs, Upper: specutils.AnonOverlay}
-	switch {
-	case p.Root.ReadOnly:
+func mountConfs(p engine.Plan) string {
+	root := mountConf(lowerErofs, upperUnnamed, p.Limits.DiskBytes)
+	if p.Root.ReadOnly {
 		// Takes the mount points that the image lacks, then becomes read-only.
-		root.Upper = specutils.MemoryOverlay
-	case p.Limits.DiskBytes > 0:
-		root.Size = strconv.FormatInt(p.Limits.DiskBytes, 10)
+		root = mountConf(lowerErofs, upperMemory, 0)
 	}
-	confs := specutils.GoferMountConfFlags{root, {Lower: specutils.Erofs, Upper: specutils.NoOverlay}}
+	confs := []string{root, mountConf(lowerErofs, upperNone, 0)}
 	for range p.Mounts {
-		confs = append(confs, specutils.GoferMountConf{Lower: specutils.Lisafs, Upper: specutils.NoOverlay})
+		confs = append(confs, mountConf(lowerGofer, upperNone, 0))
 	}
-	return confs
+	return strings.Join(confs, ",")
 }
 
 func specJSON(p engine.Plan) ([]byte, error) {

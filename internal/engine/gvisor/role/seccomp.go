@@ -1,6 +1,6 @@
 //go:build linux
 
-package gvisor
+package role
 
 import (
 	_ "unsafe" // for go:linkname

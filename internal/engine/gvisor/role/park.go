@@ -1,6 +1,6 @@
 //go:build linux
 
-package gvisor
+package role
 
 import (
 	"encoding/json"
@@ -26,7 +26,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sandboxsetup"
 	"gvisor.dev/gvisor/runsc/config"
 
-	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/claim"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/poll"
 )
@@ -36,36 +36,6 @@ import (
 // When that socket ends instead, because the engine gave it up or died, it ends.
 // So the same sentry serves who cannot wait for its start and who can: a parked
 // one knows nothing of any sandbox, and becomes one sandbox's and no other's.
-
-const (
-	// pooledSocket and pooledCrash are its descriptors when it starts.
-	pooledSocket = early.Executable + 1
-	pooledCrash  = early.Executable + 2
-	// firstDonated is the number of the first descriptor that it is given with its
-	// command line: above all that it has opened until then, and far enough below
-	// those that gVisor wants for itself, which begin at 253.
-	firstDonated = 48
-	maxDonated   = 253 - firstDonated
-	// tableSize makes the kernel give it a table of descriptors that holds all these
-	// from the start. Later, when it has threads, each enlargement waits until every
-	// processor has been through its scheduler: ten milliseconds and more.
-	tableSize = 253
-	// maxClaim bounds the message that ends the waiting.
-	maxClaim = 128 << 10
-	// titleRoom is how long that may be, in bytes.
-	titleRoom = 2048
-	// exitPooled is the exit code of one that could not be set up.
-	exitPooled = 115
-)
-
-// claim says what a parked sentry is going to be.
-type claim struct {
-	Args []string `json:"args"`
-	// Title is the command line that others are shown from then on.
-	Title []string `json:"title"`
-	// Attached: it dies with the thread that forked it.
-	Attached bool `json:"attached,omitempty"`
-}
 
 // park sets up a sentry, waits, and returns the command line to go on with. What
 // the garbage collector must not close is in keep.
@@ -78,8 +48,8 @@ func park() (args []string, keep []any) {
 	if err != nil {
 		giveUp("read number of processors", err)
 	}
-	unix.CloseOnExec(pooledSocket)
-	unix.CloseOnExec(pooledCrash)
+	unix.CloseOnExec(claim.Socket)
+	unix.CloseOnExec(claim.Crash)
 	checked := make(chan struct{})
 	go func() {
 		defer close(checked)
@@ -103,7 +73,7 @@ func park() (args []string, keep []any) {
 		giveUp("start platform", err)
 	}
 	<-checked
-	if _, err := unix.Write(pooledSocket, []byte{'\n'}); err != nil {
+	if _, err := unix.Write(claim.Socket, []byte{'\n'}); err != nil {
 		os.Exit(0) // the engine has gone
 	}
 	c, err := awaitClaim()
@@ -155,17 +125,17 @@ func startPlatform() (platform.Platform, error) {
 }
 
 // awaitClaim waits for the message and gives the descriptors with it their numbers.
-func awaitClaim() (claim, error) {
-	b, oob := make([]byte, maxClaim), make([]byte, unix.CmsgSpace(4*maxDonated))
+func awaitClaim() (claim.Claim, error) {
+	b, oob := make([]byte, claim.MaxBytes), make([]byte, unix.CmsgSpace(4*claim.MaxFiles))
 	var n, oobn, flags int
 	for {
 		var err error
-		n, oobn, flags, _, err = unix.Recvmsg(pooledSocket, b, oob, unix.MSG_CMSG_CLOEXEC)
+		n, oobn, flags, _, err = unix.Recvmsg(claim.Socket, b, oob, unix.MSG_CMSG_CLOEXEC)
 		if err == nil {
 			break
 		}
 		if !errors.Is(err, unix.EINTR) {
-			return claim{}, os.NewSyscallError("recvmsg", err)
+			return claim.Claim{}, os.NewSyscallError("recvmsg", err)
 		}
 	}
 	if n == 0 {
@@ -173,37 +143,37 @@ func awaitClaim() (claim, error) {
 	}
 	quietStart() // again: it may have waited for long
 	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		return claim{}, errors.New("it is too long")
+		return claim.Claim{}, errors.New("it is too long")
 	}
-	var c claim
+	var c claim.Claim
 	if err := json.Unmarshal(b[:n], &c); err != nil {
-		return claim{}, err
+		return claim.Claim{}, err
 	}
 	fds, err := receivedFDs(oob[:oobn])
 	if err != nil {
-		return claim{}, err
+		return claim.Claim{}, err
 	}
 	// They have ascending numbers, each below the one that it gets, unless it has
 	// it already: from the last on none is in the way of another.
 	for i, fd := range slices.Backward(fds) {
-		want := firstDonated + i
+		want := claim.FirstFile + i
 		if fd == want {
 			continue
 		}
 		if fd > want {
-			return claim{}, fmt.Errorf("descriptor %d is in the way of %d", fd, want)
+			return claim.Claim{}, fmt.Errorf("descriptor %d is in the way of %d", fd, want)
 		}
 		if err := unix.Dup3(fd, want, unix.O_CLOEXEC); err != nil {
-			return claim{}, os.NewSyscallError("dup3", err)
+			return claim.Claim{}, os.NewSyscallError("dup3", err)
 		}
 		_ = unix.Close(fd)
 	}
 	if c.Attached {
 		if err := attach(); err != nil {
-			return claim{}, err
+			return claim.Claim{}, err
 		}
 	}
-	_ = unix.Close(pooledSocket)
+	_ = unix.Close(claim.Socket)
 	return c, nil
 }
 
@@ -213,7 +183,7 @@ func attach() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}
-	if events, err := poll.Events(pooledSocket, 0, 0); err == nil && events&unix.POLLHUP != 0 {
+	if events, err := poll.Events(claim.Socket, 0, 0); err == nil && events&unix.POLLHUP != 0 {
 		os.Exit(0)
 	}
 	return nil
@@ -255,5 +225,5 @@ func setTitle(title []string) {
 // giveUp says why, in the file that the engine reads a sentry's last words from.
 func giveUp(what string, err error) {
 	_, _ = os.Stderr.WriteString("park: " + what + ": " + err.Error() + "\n")
-	os.Exit(exitPooled)
+	os.Exit(exitFailed)
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package guard
+package role
 
 import (
 	"gvisor.dev/gvisor/pkg/abi/linux"

@@ -1,6 +1,6 @@
 //go:build linux
 
-package guard
+package role
 
 import (
 	"path"
@@ -19,7 +19,7 @@ import (
 // guard stands behind the system calls of one sentry. It is used by every task at
 // once; what changes in it is the teller's.
 type guard struct {
-	rules  Rules
+	rules  rules
 	tell   *teller
 	mounts *mounts
 }

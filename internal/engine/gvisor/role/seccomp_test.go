@@ -1,6 +1,6 @@
 //go:build linux
 
-package gvisor
+package role
 
 import (
 	"math/rand/v2"

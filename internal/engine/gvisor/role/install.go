@@ -1,6 +1,6 @@
 //go:build linux
 
-package guard
+package role
 
 import (
 	"encoding/binary"
@@ -12,21 +12,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/refusal"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
 )
-
-// flagName begins the argument that gives a sentry its guard: the numbers of three
-// descriptors follow.
-const flagName = "--cloche-guard="
-
-// Argument is the argument of a sentry that gives it a guard. rules holds Rules, as
-// JSON; pipe is a FIFO, open for both and not blocking, for notes; count is a file
-// of CountBytes, open for both.
-func Argument(rules, pipe, count string) string {
-	return flagName + strings.Join([]string{rules, pipe, count}, ",")
-}
 
 // Install keeps the mounts of a sandbox by this process's system calls, puts a guard
 // behind them if the first of its arguments asks for one, and returns the arguments
@@ -36,19 +26,19 @@ func Install(args []string) ([]string, error) {
 	for _, table := range tables() {
 		keep.watch(table)
 	}
-	if len(args) < 2 || !strings.HasPrefix(args[1], flagName) {
+	if len(args) < 2 || !strings.HasPrefix(args[1], refusal.FlagName) {
 		return args, nil
 	}
 	var fds []int
-	for s := range strings.SplitSeq(strings.TrimPrefix(args[1], flagName), ",") {
+	for s := range strings.SplitSeq(strings.TrimPrefix(args[1], refusal.FlagName), ",") {
 		fd, err := strconv.Atoi(s)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", flagName, err)
+			return nil, fmt.Errorf("read %s: %w", refusal.FlagName, err)
 		}
 		fds = append(fds, fd)
 	}
 	if len(fds) != 3 {
-		return nil, fmt.Errorf("read %s: %d descriptors", flagName, len(fds))
+		return nil, fmt.Errorf("read %s: %d descriptors", refusal.FlagName, len(fds))
 	}
 	rules, err := readRules(fds[0])
 	if err != nil {
@@ -71,10 +61,10 @@ func tables() []*kernel.SyscallTable {
 	return []*kernel.SyscallTable{linux.AMD64, linux.ARM64}
 }
 
-func readRules(fd int) (Rules, error) {
+func readRules(fd int) (rules, error) {
 	f := os.NewFile(uintptr(fd), "rules")
 	defer f.Close()
-	var r Rules
+	var r rules
 	_, err := f.Seek(0, io.SeekStart)
 	if err == nil {
 		err = json.NewDecoder(f).Decode(&r)
@@ -83,7 +73,7 @@ func readRules(fd int) (Rules, error) {
 		err = errors.New("there are none")
 	}
 	if err != nil {
-		return Rules{}, fmt.Errorf("read rules of a guard: %w", err)
+		return rules{}, fmt.Errorf("read rules of a guard: %w", err)
 	}
 	return r, nil
 }
@@ -91,7 +81,7 @@ func readRules(fd int) (Rules, error) {
 // mapCount maps the count and closes its file, so that this process cannot make it
 // longer.
 func mapCount(fd int) ([]byte, error) {
-	b, err := unix.Mmap(fd, 0, CountBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	b, err := unix.Mmap(fd, 0, refusal.CountBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map count of a guard: %w", err)
 	}

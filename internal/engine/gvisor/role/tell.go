@@ -1,6 +1,6 @@
 //go:build linux
 
-package guard
+package role
 
 import (
 	"encoding/binary"
@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/refusal"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
@@ -32,10 +33,10 @@ type teller struct {
 }
 
 // note counts a refusal and reports it, if it fits.
-func (l *teller) note(t *kernel.Task, rule int, op, name string, r Rule) {
+func (l *teller) note(t *kernel.Task, rule int, op, name string, r refusal.Rule) {
 	program, path := t.Name(), strings.TrimPrefix(strings.TrimPrefix(name, r.Target), "/")
-	n := Note{
-		Rule: rule, Op: op, Path: []byte(path[:min(len(path), MaxPath)]), Program: []byte(program[:min(len(program), maxProgram)]),
+	n := refusal.Note{
+		Rule: rule, Op: op, Path: []byte(path[:min(len(path), refusal.MaxPath)]), Program: []byte(program[:min(len(program), refusal.MaxProgram)]),
 		UID: uint32(t.Credentials().RealKUID.In(t.Kernel().RootUserNamespace())),
 	}
 	l.mu.Lock()
@@ -51,7 +52,7 @@ func (l *teller) note(t *kernel.Task, rule int, op, name string, r Rule) {
 	}
 	n.Seq = l.seen
 	line, err := json.Marshal(n)
-	if err != nil || len(line) >= MaxLine {
+	if err != nil || len(line) >= refusal.MaxLine {
 		return
 	}
 	l.full = l.full.Add(pace)

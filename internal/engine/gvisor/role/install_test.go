@@ -1,22 +1,24 @@
 //go:build linux
 
-package guard
+package role
 
 import (
 	"slices"
 	"testing"
+
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/refusal"
 )
 
 // TestInstall: only the first argument asks for a guard, and one that cannot be installed
 // is no silent end of the rules' record.
 func TestInstall(t *testing.T) {
-	for _, args := range [][]string{{"sentry"}, {"sentry", "boot", flagName + "3,4,5"}, nil} {
+	for _, args := range [][]string{{"sentry"}, {"sentry", "boot", refusal.FlagName + "3,4,5"}, nil} {
 		if got, err := Install(args); err != nil || !slices.Equal(got, args) {
 			t.Errorf("%q: %q, %v", args, got, err)
 		}
 	}
 	for _, arg := range []string{"", "x", "3", "3,4", "3,4,5,6", "-1,-1,-1", "3,,5"} {
-		if got, err := Install([]string{"sentry", flagName + arg, "boot"}); err == nil {
+		if got, err := Install([]string{"sentry", refusal.FlagName + arg, "boot"}); err == nil {
 			t.Errorf("%q: %q", arg, got)
 		}
 	}
@@ -35,7 +37,7 @@ func TestCallsAreGvisors(t *testing.T) {
 		if !have[name] && name != "fchmodat2" {
 			t.Errorf("gVisor has no call %q", name)
 		}
-		if len(c.op) > maxOp || len(c.places) == 0 || c.change == nil {
+		if len(c.op) > refusal.MaxOp || len(c.places) == 0 || c.change == nil {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}

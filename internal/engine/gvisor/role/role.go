@@ -1,6 +1,6 @@
 //go:build linux
 
-package gvisor
+package role
 
 import (
 	"os"
@@ -16,11 +16,13 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
-	"github.com/cloche-dev/cloche/internal/engine/gvisor/guard"
 )
 
 // exitGuard is the exit code of a sentry that could not have its guard.
 const exitGuard = 114
+
+// exitFailed is the exit code of a sentry that could not be set up.
+const exitFailed = 115
 
 // Dispatch runs the role that this process was started in and does not return,
 // or returns at once when it was started in none. Roles are told by argv[0], so
@@ -35,7 +37,7 @@ func Dispatch() {
 		fillSentryPrograms()
 		args, keep := park()
 		defer runtime.KeepAlive(keep)
-		args, err := guard.Install(args)
+		args, err := Install(args)
 		if err != nil {
 			_, _ = os.Stderr.WriteString(err.Error() + "\n")
 			os.Exit(exitGuard)

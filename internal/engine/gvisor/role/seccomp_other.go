@@ -1,6 +1,6 @@
 //go:build linux && !amd64
 
-package gvisor
+package role
 
 import "gvisor.dev/gvisor/pkg/seccomp/precompiledseccomp"
 
