@@ -187,7 +187,9 @@ func (e *executables) unpackInMemory(ctx context.Context) (*os.File, error) {
 }
 
 // reopen opens a file again, for reading.
-func reopen(f *os.File) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/self/fd/%d", pidfd.RawFD(f))) }
+func reopen(f *os.File) (*os.File, error) {
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", pidfd.RawFD(f)))
+}
 
 // unpack writes the carried executable and returns its hash.
 func (e *executables) unpack(ctx context.Context, w io.Writer) (hash string, err error) {
