@@ -142,6 +142,9 @@ func SpecDetails(s api.SandboxSpec) map[string]string {
 		}
 	}
 	put(d, "user", s.User)
+	if s.Sudo {
+		d["sudo"] = "true"
+	}
 	names(d, "env", s.Env)
 	names(d, "labels", s.Labels)
 	var secrets []string

@@ -33,13 +33,13 @@ func TestDetailsHoldNoSecret(t *testing.T) {
 			{Source: "/a", Target: "/b"},
 			{Source: "/c", Target: "/d", ReadOnly: true, Rules: []api.PathRule{{Path: "k", Access: api.AccessNone}, {Path: "s/t", Access: api.AccessRead}}},
 		},
-		Snapshot:  "ready",
+		Snapshot: "ready", User: "user", Sudo: true,
 		Workspace: &api.Workspace{Name: "w", Path: "/srv", Rules: []api.PathRule{{Path: "v", Access: api.AccessRead}}}, Limits: api.Limits{Pids: 3},
 		Files: []api.File{{Path: "/x", Content: api.Bytes(secret)}, {Path: "/y", Content: api.Bytes("1")}},
 	})
 	for k, v := range map[string]string{
 		"name": "n", "env": "A TOKEN", "labels": "team", "mounts": "/a:/b:rw /c:/d:ro", "files": "2", "files_bytes": "7",
-		"snapshot": "ready", "mount_rules": "/d(k:none s/t:ro)", "workspace_rules": "v:ro", "workspace": "w", "workspace_path": "/srv", "limits": `{"pids":3}`,
+		"snapshot": "ready", "user": "user", "sudo": "true", "mount_rules": "/d(k:none s/t:ro)", "workspace_rules": "v:ro", "workspace": "w", "workspace_path": "/srv", "limits": `{"pids":3}`,
 	} {
 		if s[k] != v {
 			t.Errorf("%s is %q, want %q", k, s[k], v)

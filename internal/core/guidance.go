@@ -54,7 +54,7 @@ func (s *Service) Guidance(ctx context.Context, caller Caller, o api.GuidanceOpt
 func sandboxOf(spec api.SandboxSpec, tenant string) api.Sandbox {
 	sb := api.Sandbox{
 		Tenant: tenant, Profile: spec.Profile, Image: spec.Image, Network: spec.Network, Egress: spec.Egress, Endpoints: spec.Endpoints,
-		Mounts: spec.Mounts, Limits: spec.Limits, Skills: spec.Skills, Cwd: spec.Cwd,
+		Mounts: spec.Mounts, Limits: spec.Limits, Skills: spec.Skills, Cwd: spec.Cwd, User: spec.User, Sudo: spec.Sudo,
 	}
 	if spec.Workspace != nil {
 		sb.Workspace = *spec.Workspace
@@ -108,6 +108,9 @@ func guidanceText(g api.Guidance, sb api.Sandbox) string {
 	}
 	if sb.Cwd != "" && sb.Cwd != g.Workspace {
 		line("Commands start in %s.", sb.Cwd)
+	}
+	if sb.Sudo && sb.Image == api.DefaultImage && sb.User != "" && sb.User != "root" {
+		line("Commands run as %s. Use sudo for what needs root.", sb.User)
 	}
 	for _, m := range sb.Mounts[:min(len(sb.Mounts), maxGuidanceNames)] {
 		access := "read and write"

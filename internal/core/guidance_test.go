@@ -55,6 +55,16 @@ func TestGuidance(t *testing.T) {
 	if strings.Contains(g.Text, "/workspace") || strings.Contains(g.Text, "skill") || strings.Contains(g.Text, h.dir) {
 		t.Errorf("it says what is not so:\n%s", g.Text)
 	}
+	if strings.Contains(g.Text, "sudo") {
+		t.Errorf("it names sudo, which the sandbox does not have:\n%s", g.Text)
+	}
+	if _, err := h.Create(t.Context(), red, api.SandboxSpec{Name: "other", User: "user", Sudo: true}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if g, err = h.Guidance(t.Context(), red, api.GuidanceOptions{Sandbox: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	has(g.Text, "Commands run as user. Use sudo for what needs root.")
 	if _, err := h.Guidance(t.Context(), blue, api.GuidanceOptions{Sandbox: sb.ID}); errorOf(t, err).Code != api.CodeNotFound {
 		t.Errorf("another tenant's sandbox: %v", err)
 	}
