@@ -15,9 +15,13 @@ import (
 
 // TarOut writes a directory or file as tar.
 func (f *Files) TarOut(ctx context.Context, caller policy.Caller, ref, path string, o api.TarOutOptions, w io.Writer) (api.TarReport, error) {
-	return onAgent(ctx, f, caller, policy.VerbTarOut, ref, func(ctx context.Context, c *agent.Client, _ api.Sandbox) (api.TarReport, error) {
+	return onSandbox(ctx, f, caller, policy.VerbTarOut, ref, func(ctx context.Context, s Sandbox, c *agent.Client) (api.TarReport, error) {
 		sum := sha256.New()
-		report, err := c.TarOut(ctx, path, o, io.MultiWriter(sum, w))
+		w := io.MultiWriter(sum, w)
+		report, packed, err := packHost(s, path, o, w)
+		if !packed {
+			report, err = c.TarOut(ctx, path, o, w)
+		}
 		return summed(report, sum, err)
 	})
 }

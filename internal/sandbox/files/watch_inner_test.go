@@ -3,11 +3,15 @@
 package files
 
 import (
+	"archive/tar"
 	"bytes"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -164,6 +168,66 @@ func TestHostWriter(t *testing.T) {
 		}
 	}
 }
+
+// TestPackHost packs a directory of the host in the place of the sandbox's, if it is the same.
+func TestPackHost(t *testing.T) {
+	top := t.TempDir()
+	dir, err := workspace.OpenDir(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	s := mounted{
+		info: api.Sandbox{Workspace: api.Workspace{Path: "/workspace"}, Mounts: []api.Mount{{Target: "/ruled", Rules: []api.PathRule{{}}}}},
+		dirs: []workspace.Attached{dir.AttachedAs("/workspace", false), dir.AttachedAs("/ruled", false)},
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.MkdirAll(filepath.Join(top, "dir", "skip"), 0o755))
+	must(os.WriteFile(filepath.Join(top, "dir", "file"), []byte("content"), 0o600))
+	must(os.Symlink("/workspace/dir/file", filepath.Join(top, "dir", "link")))
+	must(os.Symlink("dir", filepath.Join(top, "other")))
+	for name, want := range map[string]string{
+		"/workspace/dir": "file:0 link>file", "/workspace": "dir/:0 dir/file:0 dir/link>../dir/file other>dir",
+		"/ruled": "", "/workspace/other": "", "/workspace/dir/file": "", "/workspace/none": "", "/elsewhere": "", "workspace": "",
+	} {
+		var b bytes.Buffer
+		report, packed, err := packHost(s, name, api.TarOutOptions{Exclude: []string{"skip", "dir/skip"}}, &b)
+		if packed != (want != "") || err != nil || !packed && b.Len() > 0 {
+			t.Errorf("%s: packed on the host: %t, %d bytes, %v", name, packed, b.Len(), err)
+			continue
+		}
+		var got []string
+		for r := tar.NewReader(&b); packed; {
+			h, err := r.Next()
+			if err != nil {
+				break
+			}
+			what := h.Name + ":" + strconv.Itoa(h.Uid)
+			if h.Linkname != "" {
+				what = h.Name + ">" + h.Linkname
+			}
+			got = append(got, what)
+		}
+		slices.Sort(got)
+		if packed && (strings.Join(got, " ") != want || report.Entries != int64(len(got))) {
+			t.Errorf("%s: %v of %d, want %s", name, got, report.Entries, want)
+		}
+	}
+	if _, packed, err := packHost(s, "/workspace", api.TarOutOptions{}, brokenWriter{}); !packed || !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("a writer that fails: %t, %v", packed, err)
+	}
+}
+
+// brokenWriter takes nothing.
+type brokenWriter struct{}
+
+// Write implements io.Writer.
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 
 // TestOpenBelow follows no link and notices a directory that was replaced.
 func TestOpenBelow(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
 	"github.com/cloche-dev/cloche/internal/agent/guest/session"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
+	"github.com/cloche-dev/cloche/internal/dirent"
 )
 
 // scope carries out one request that says as whom, or within what, files are used. Paths
@@ -385,7 +386,7 @@ func removeTree(at int, name string, deep int) error {
 		if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
 			return err
 		}
-		list, err := pathwalk.ReadDirents(fd, buf)
+		list, err := dirent.Read(fd, buf)
 		if err != nil {
 			return err
 		}
@@ -394,7 +395,7 @@ func removeTree(at int, name string, deep int) error {
 		}
 		for _, e := range list {
 			err := unix.Unlinkat(fd, e.Name, 0)
-			if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) && pathwalk.KindAt(fd, e.Name) == unix.DT_DIR {
+			if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) && dirent.KindAt(fd, e.Name) == unix.DT_DIR {
 				err = removeTree(fd, e.Name, deep+1)
 			}
 			if err != nil && !errors.Is(err, unix.ENOENT) {

@@ -21,6 +21,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/guest/session"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 	"github.com/cloche-dev/cloche/internal/archive"
+	"github.com/cloche-dev/cloche/internal/archive/pack"
 )
 
 // unpacker unpacks one tar below a directory, through no symlink.
@@ -33,9 +34,9 @@ type unpacker struct {
 	rules   *pathwalk.Restrictions
 	base    string
 	options wire.Tar
-	exclude pathwalk.PathSet
+	exclude archive.PathSet
 	// foreign are what is mounted below the target, where nothing can be renamed to.
-	foreign   pathwalk.PathSet
+	foreign   archive.PathSet
 	budget    *archive.Budget
 	keepOwner bool
 	// restores: dirs are what the directories were before.
@@ -79,7 +80,7 @@ const maxDirEnds = 1 << 18
 // importLimits bound an archive that comes in. What its files may have together
 // is the disk's to say; the bound is for what only claims to be large.
 func importLimits() archive.Limits {
-	return archive.Limits{Entries: maxTarEntries, Bytes: 1 << 40, Depth: maxTarDepth, NameLen: unix.NAME_MAX}
+	return archive.Limits{Entries: pack.MaxEntries, Bytes: 1 << 40, Depth: pack.MaxDepth, NameLen: unix.NAME_MAX}
 }
 
 // tarIn unpacks what the host sends below the directory name.
@@ -107,7 +108,7 @@ func (fo *Files) tarIn(p *session.Call, name, owner string, o wire.Tar) error {
 	frames := p.Data()
 	in := newReadAhead(frames)
 	x := &unpacker{
-		rules: fo.rules, base: name, options: o, exclude: pathwalk.NewPathSet(o.Exclude), budget: archive.NewBudget(importLimits()), keepOwner: o.KeepOwner,
+		rules: fo.rules, base: name, options: o, exclude: archive.NewPathSet(o.Exclude), budget: archive.NewBudget(importLimits()), keepOwner: o.KeepOwner,
 		buf: make([]byte, 256<<10),
 	}
 	if o.Atomic || o.Clear {

@@ -23,6 +23,8 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
+	"github.com/cloche-dev/cloche/internal/archive"
+	"github.com/cloche-dev/cloche/internal/archive/pack"
 )
 
 // An atomic import survives a kill at every moment. Its directory in the target has
@@ -90,7 +92,7 @@ func makeStaging(target *os.File, step func() error) (*staging, error) {
 	for range 10 {
 		var random [16]byte
 		rand.Read(random[:])
-		name := stagingPrefix + hex.EncodeToString(random[:])
+		name := archive.ImportPrefix + hex.EncodeToString(random[:])
 		if err := unix.Mkdirat(at, name, 0o700); err != nil {
 			return nil, err
 		}
@@ -369,7 +371,7 @@ func movable(name string) bool {
 	}
 	depth := 0
 	for part := range strings.SplitSeq(name, "/") {
-		if depth++; depth > maxTarDepth || len(part) > unix.NAME_MAX || part == ".." {
+		if depth++; depth > pack.MaxDepth || len(part) > unix.NAME_MAX || part == ".." {
 			return false
 		}
 	}
@@ -475,7 +477,7 @@ type looker struct {
 
 // add takes in what is at name, which is at as below the top.
 func (l *looker) add(name, as string, kind uint8, depth int) error {
-	if l.count++; l.count > 2*maxTarEntries || depth > maxTarDepth {
+	if l.count++; l.count > 2*pack.MaxEntries || depth > pack.MaxDepth {
 		return errForged
 	}
 	look, ok := l.known[name]

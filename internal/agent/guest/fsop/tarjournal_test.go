@@ -148,7 +148,7 @@ func recoverIn(t testing.TB, target string, stop func() error) error {
 
 func stagingsIn(t testing.TB, target string) []string {
 	t.Helper()
-	found, err := filepath.Glob(target + "/" + stagingPrefix + "*")
+	found, err := filepath.Glob(target + "/" + archive.ImportPrefix + "*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +342,7 @@ func TestTornJournal(t *testing.T) {
 	}
 	target := fillTarget(t)
 	want := looksLike(t, target)
-	staging := target + "/" + stagingPrefix + strings.Repeat("0a", 16)
+	staging := target + "/" + archive.ImportPrefix + strings.Repeat("0a", 16)
 	for n := range whole {
 		for _, torn := range [][]byte{whole[:n], append(bytes.Clone(whole[:n]), make([]byte, len(whole)-n)...)} {
 			if _, err := decodeJournal(torn); !errors.Is(err, errTorn) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
+	"github.com/cloche-dev/cloche/internal/archive"
 )
 
 // asOwner runs fn with the rights that the programs of a user of this sandbox have.
@@ -46,7 +47,7 @@ func (r *recovery) run() error {
 	if err != nil {
 		return nil //nolint:nilerr // the import itself says what is wrong with the target
 	}
-	all = slices.DeleteFunc(all, func(name string) bool { return !isStaging(name) })
+	all = slices.DeleteFunc(all, func(name string) bool { return !archive.IsImport(name) })
 	for _, name := range all[:min(len(all), maxStagings)] {
 		if err := r.one(name); errors.Is(err, errStopped) {
 			return err

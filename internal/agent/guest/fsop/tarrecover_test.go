@@ -17,6 +17,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
+	"github.com/cloche-dev/cloche/internal/archive"
+	"github.com/cloche-dev/cloche/internal/archive/pack"
 )
 
 // TestRecoveryLeavesTheLiving: neither an import that holds its lock nor one whose
@@ -206,9 +208,9 @@ func TestForgedJournal(t *testing.T) {
 		"empty":             moved(""),
 		"the directory":     moved("."),
 		"a NUL":             moved("a\x00"),
-		"too deep":          moved(strings.Repeat("d/", maxTarDepth) + "f"),
+		"too deep":          moved(strings.Repeat("d/", pack.MaxDepth) + "f"),
 		"too long a name":   moved(strings.Repeat("n", 256)),
-		"an import's":       moved(stagingPrefix + strings.Repeat("0b", 16) + "/old/f"),
+		"an import's":       moved(archive.ImportPrefix + strings.Repeat("0b", 16) + "/old/f"),
 		"one good, one not": moved("g", "../x"),
 		"another directory": func(t *testing.T, staging string) { moved("g")(t, staging); must(t, os.Chmod(staging, 0o750)) },
 		"a symlink": func(t *testing.T, staging string) {
@@ -241,7 +243,7 @@ func TestForgedJournal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			target := fillTarget(t)
-			staging := target + "/" + stagingPrefix + strings.Repeat("0a", 16)
+			staging := target + "/" + archive.ImportPrefix + strings.Repeat("0a", 16)
 			must(t, os.MkdirAll(staging+"/old", 0o700), os.Mkdir(staging+"/new", 0o700), os.WriteFile(staging+"/old/g", []byte("old"), 0o600), os.WriteFile(filepath.Dir(target)+"/outside", nil, 0o600))
 			forge(t, staging)
 			before := looksLike(t, filepath.Dir(target))
@@ -257,7 +259,7 @@ func TestForgedJournal(t *testing.T) {
 func TestRecoveryFollowsNoSymlink(t *testing.T) {
 	target := fillTarget(t)
 	outside := filepath.Dir(target) + "/outside"
-	staging := target + "/" + stagingPrefix + strings.Repeat("0a", 16)
+	staging := target + "/" + archive.ImportPrefix + strings.Repeat("0a", 16)
 	must(t, os.Mkdir(outside, 0o700), os.WriteFile(outside+"/x", []byte("x"), 0o600), os.MkdirAll(staging+"/old/to", 0o700), os.MkdirAll(staging+"/new/to", 0o700))
 	must(t, os.WriteFile(staging+"/old/to/moved", nil, 0o600))
 	for _, link := range []string{target + "/to", target + "/from", staging + "/old/from", staging + "/new/from"} {
@@ -300,7 +302,7 @@ func TestRecoveryHasTheOwnersRights(t *testing.T) {
 		target, err := os.MkdirTemp("", "cloche-recovery-")
 		must(t, err)
 		t.Cleanup(func() { os.RemoveAll(target) })
-		staging := target + "/" + stagingPrefix + strings.Repeat("0c", 16)
+		staging := target + "/" + archive.ImportPrefix + strings.Repeat("0c", 16)
 		must(t, os.Chmod(target, 0o777), os.Mkdir(target+"/closed", 0o755), os.WriteFile(target+"/closed/f", []byte("root's"), 0o644))
 		must(t, os.MkdirAll(staging+"/new/closed", 0o700), os.Mkdir(staging+"/old", 0o700))
 		look, err := lookOf(&pathwalk.DirWalk{Top: openTarget(t, target)}, "closed/f", nil)

@@ -16,25 +16,17 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
+	"github.com/cloche-dev/cloche/internal/archive"
+	"github.com/cloche-dev/cloche/internal/dirent"
 )
-
-// stagingPrefix begins the name of the directory in which an import is put
-// together. It is in the target itself, because that may be a mount.
-const stagingPrefix = ".cloche-import-"
-
-// isStaging says whether a name at the top of a target is an import's.
-func isStaging(name string) bool {
-	rest, ok := strings.CutPrefix(name, stagingPrefix)
-	return ok && len(rest) == 32
-}
 
 // inStaging says whether a part of a path is a name that imports have.
 func inStaging(name string) bool {
-	if !strings.Contains(name, stagingPrefix) {
+	if !strings.Contains(name, archive.ImportPrefix) {
 		return false
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		if isStaging(part) {
+		if archive.IsImport(part) {
 			return true
 		}
 	}
@@ -59,7 +51,7 @@ func (x *unpacker) atomic(target *os.File, in io.Reader) (err error) {
 	defer g.dir.Close() // and with it the lock
 	defer g.beat()()
 	x.looks = fileLooks{}
-	s := &swap{looks: x.looks, target: pathwalk.DirWalk{Top: target}, staging: g, keep: pathwalk.NewPathSet(x.options.Keep), foreign: x.foreign, came: map[string]bool{}, meta: map[string]dirEnd{}}
+	s := &swap{looks: x.looks, target: pathwalk.DirWalk{Top: target}, staging: g, keep: archive.NewPathSet(x.options.Keep), foreign: x.foreign, came: map[string]bool{}, meta: map[string]dirEnd{}}
 	defer func() {
 		s.close()
 		if errors.Is(err, errStopped) {
@@ -99,7 +91,7 @@ func (x *unpacker) atomic(target *os.File, in io.Reader) (err error) {
 }
 
 // mountsIn lists what is mounted below an open directory, relative to it.
-func mountsIn(dir *os.File) (pathwalk.PathSet, error) {
+func mountsIn(dir *os.File) (archive.PathSet, error) {
 	at, err := os.Readlink(pathwalk.ProcFD(int(dir.Fd())))
 	if err != nil {
 		return nil, err
@@ -108,7 +100,7 @@ func mountsIn(dir *os.File) (pathwalk.PathSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found pathwalk.PathSet
+	var found archive.PathSet
 	for line := range strings.Lines(string(info)) {
 		f := strings.Fields(line)
 		if len(f) < 5 {
@@ -144,7 +136,7 @@ func unescapeMount(s string) string {
 type swap struct {
 	target, fresh, old pathwalk.DirWalk
 	staging            *staging
-	keep, foreign      pathwalk.PathSet
+	keep, foreign      archive.PathSet
 	// plan are all moves in their order, done those that were made.
 	plan, done []renaming
 	// gone are the names that the plan moves out of the target, came those that
@@ -237,7 +229,7 @@ func names(w *pathwalk.DirWalk, dir string) ([]string, error) {
 }
 
 // listDir lists a directory of one of the trees, sorted, with the kinds that it tells.
-func listDir(w *pathwalk.DirWalk, dir string) ([]pathwalk.Dirent, error) {
+func listDir(w *pathwalk.DirWalk, dir string) ([]dirent.Entry, error) {
 	at, err := w.Enter(dir)
 	if err != nil {
 		return nil, err
@@ -247,14 +239,14 @@ func listDir(w *pathwalk.DirWalk, dir string) ([]pathwalk.Dirent, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	var all []pathwalk.Dirent
-	for buf := make([]byte, pathwalk.DirentBytes); ; {
-		some, err := pathwalk.ReadDirents(fd, buf)
+	var all []dirent.Entry
+	for buf := make([]byte, dirent.Bytes); ; {
+		some, err := dirent.Read(fd, buf)
 		if err != nil {
 			return nil, err
 		}
 		if len(some) == 0 {
-			slices.SortFunc(all, func(a, b pathwalk.Dirent) int { return strings.Compare(a.Name, b.Name) })
+			slices.SortFunc(all, func(a, b dirent.Entry) int { return strings.Compare(a.Name, b.Name) })
 			return all, nil
 		}
 		all = append(all, some...)
@@ -288,7 +280,7 @@ func (s *swap) clear(dir string) error {
 
 // isImport says whether a name at the top of the target is an import's directory.
 func (s *swap) isImport(name string) bool {
-	if !isStaging(name) {
+	if !archive.IsImport(name) {
 		return false
 	}
 	kind, err := s.kind(&s.target, name)

@@ -3,6 +3,7 @@
 package fsop
 
 import (
+	"bufio"
 	"encoding/json"
 
 	"golang.org/x/sys/unix"
@@ -11,11 +12,13 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
 	"github.com/cloche-dev/cloche/internal/agent/guest/session"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
+	"github.com/cloche-dev/cloche/internal/archive/pack"
+	"github.com/cloche-dev/cloche/internal/dirent"
 )
 
 // lister sends the entries of one filesystem.
 type lister struct {
-	out     *blocks
+	out     *bufio.Writer
 	dev     uint64
 	entries int
 }
@@ -32,10 +35,10 @@ func tree(p *session.Call, name string) error {
 	if err := pathwalk.Fstat(dir, &st); err != nil {
 		return pathwalk.FileError("list", name, err)
 	}
-	l := &lister{out: newBlocks(frameWriter{p}), dev: st.Dev}
+	l := &lister{out: bufio.NewWriterSize(frameWriter{p}, wire.MaxData), dev: st.Dev}
 	err = pathwalk.WithFD(dir, func(fd int) error { return l.directory(fd, "", 0) })
 	if err == nil {
-		err = l.out.flush()
+		err = l.out.Flush()
 	}
 	if err != nil {
 		return pathwalk.FileError("list", name, err)
@@ -45,12 +48,12 @@ func tree(p *session.Call, name string) error {
 
 // directory lists what is in an open directory. What disappears meanwhile is left out.
 func (l *lister) directory(d int, prefix string, depth int) error {
-	if depth > maxTarDepth {
-		return api.Errorf(api.CodeTooLarge, "%.500q is nested deeper than %d directories", prefix, maxTarDepth)
+	if depth > pack.MaxDepth {
+		return api.Errorf(api.CodeTooLarge, "%.500q is nested deeper than %d directories", prefix, pack.MaxDepth)
 	}
-	buf := make([]byte, pathwalk.DirentBytes)
+	buf := make([]byte, dirent.Bytes)
 	for {
-		list, err := pathwalk.ReadDirents(d, buf)
+		list, err := dirent.Read(d, buf)
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -70,8 +73,8 @@ func (l *lister) entry(dir int, base, name string, depth int) error {
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
 	// Only a directory has the number of the filesystem: a file of an overlay can have the number of a layer.
 	mount := isDir && st.Dev != l.dev
-	if l.entries++; l.entries > maxTarEntries {
-		return api.Errorf(api.CodeTooLarge, "there are more than %d files, which is the most that a list may hold", maxTarEntries)
+	if l.entries++; l.entries > pack.MaxEntries {
+		return api.Errorf(api.CodeTooLarge, "there are more than %d files, which is the most that a list may hold", pack.MaxEntries)
 	}
 	line, err := json.Marshal(wire.TreeEntry{
 		Path: api.Bytes(name), Mode: st.Mode, UID: st.Uid, GID: st.Gid, Ino: st.Ino, Dev: st.Dev, Size: st.Size,

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
+	"github.com/cloche-dev/cloche/internal/dirent"
 )
 
 const (
@@ -48,14 +49,14 @@ type search struct {
 	// get the descriptor of the directory that it is in, and how deep that is. An
 	// errEnough ends the search.
 	enter func(at int, name, rel string, depth int) bool
-	file  func(at int, e pathwalk.Dirent, rel string, depth int) error
+	file  func(at int, e dirent.Entry, rel string, depth int) error
 }
 
 func newSearch(ctx context.Context, skip []string) *search {
 	if skip == nil {
 		skip = api.ToolSkip()
 	}
-	return &search{ctx: ctx, skip: skip, buf: make([]byte, pathwalk.DirentBytes)}
+	return &search{ctx: ctx, skip: skip, buf: make([]byte, dirent.Bytes)}
 }
 
 // enough ends the search and says why.
@@ -83,7 +84,7 @@ func (s *search) directory(d int, rel string, depth int) error {
 			return s.enough(api.PartialTime)
 		}
 		if e.Kind == unix.DT_UNKNOWN {
-			e.Kind = pathwalk.KindAt(d, e.Name)
+			e.Kind = dirent.KindAt(d, e.Name)
 		}
 		below := path.Join(rel, e.Name)
 		if e.Kind != unix.DT_DIR {
@@ -120,12 +121,12 @@ func (s *search) into(at int, name, rel string, depth int) error {
 }
 
 // names are those of a directory in their order.
-func (s *search) names(d int) ([]pathwalk.Dirent, error) {
-	var all []pathwalk.Dirent
+func (s *search) names(d int) ([]dirent.Entry, error) {
+	var all []dirent.Entry
 	for {
-		list, err := pathwalk.ReadDirents(d, s.buf)
+		list, err := dirent.Read(d, s.buf)
 		if err != nil || len(list) == 0 {
-			slices.SortFunc(all, func(a, b pathwalk.Dirent) int { return cmp.Compare(a.Name, b.Name) })
+			slices.SortFunc(all, func(a, b dirent.Entry) int { return cmp.Compare(a.Name, b.Name) })
 			return all, nil // of one that cannot be read further, what there was
 		}
 		if s.entries += len(list); s.entries > maxToolEntries || len(all)+len(list) > maxToolNames {
@@ -191,7 +192,7 @@ func toolGlob(ctx context.Context, pl *place, r *api.ToolGlob) (api.ToolFiles, e
 		states[depth+1] = state
 		return g.leads(state)
 	}
-	s.file = func(at int, e pathwalk.Dirent, rel string, depth int) error {
+	s.file = func(at int, e dirent.Entry, rel string, depth int) error {
 		found(at, e.Name, rel, g.step(states[depth], e.Name))
 		return nil
 	}
@@ -300,7 +301,7 @@ func (g *grep) one() error {
 }
 
 // look searches one file of a directory.
-func (g *grep) look(at int, e pathwalk.Dirent, rel string, _ int) error {
+func (g *grep) look(at int, e dirent.Entry, rel string, _ int) error {
 	if e.Kind != unix.DT_REG || !g.wanted(rel, e.Name) {
 		return nil
 	}

@@ -1,6 +1,7 @@
 //go:build linux
 
-package pathwalk
+// Package dirent reads the names of open directories, with the kinds that the directories tell.
+package dirent
 
 import (
 	"bytes"
@@ -10,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dirent is one name of a directory. Its kind is what the directory says, one of
+// Entry is one name of a directory. Its kind is what the directory says, one of
 // DT_*, and may be DT_UNKNOWN.
-type Dirent struct {
+type Entry struct {
 	Name string
 	Kind byte
 }
 
-// DirentBytes is how much of a directory is read at once.
-const DirentBytes = 64 << 10
+// Bytes is how much of a directory is read at once.
+const Bytes = 64 << 10
 
-// ReadDirents reads the next names of an open directory; none is its end. The
+// Read reads the next names of an open directory; none is its end. The
 // os package would look at each file whose kind is not told, and by a path.
-func ReadDirents(fd int, buf []byte) ([]Dirent, error) {
+func Read(fd int, buf []byte) ([]Entry, error) {
 	for {
 		n, err := unix.Getdents(fd, buf)
 		if errors.Is(err, unix.EINTR) {
@@ -31,21 +32,21 @@ func ReadDirents(fd int, buf []byte) ([]Dirent, error) {
 		if err != nil || n <= 0 {
 			return nil, err
 		}
-		if list := parseDirents(buf[:n]); len(list) > 0 {
+		if list := parse(buf[:n]); len(list) > 0 {
 			return list, nil
 		}
 	}
 }
 
-// parseDirents reads what the kernel wrote, without "." and "..". Each record is
+// parse reads what the kernel wrote, without "." and "..". Each record is
 // inode, offset, length of the record, kind and the name, ended by a NUL.
-func parseDirents(b []byte) []Dirent {
+func parse(b []byte) []Entry {
 	const (
 		lengthAt = 16
 		kindAt   = 18
 		nameAt   = 19
 	)
-	var list []Dirent
+	var list []Entry
 	for len(b) >= nameAt {
 		size := int(binary.NativeEndian.Uint16(b[lengthAt:]))
 		if size < nameAt || size > len(b) {
@@ -56,7 +57,7 @@ func parseDirents(b []byte) []Dirent {
 			name = name[:end]
 		}
 		if s := string(name); s != "." && s != ".." && s != "" {
-			list = append(list, Dirent{s, b[kindAt]})
+			list = append(list, Entry{s, b[kindAt]})
 		}
 		b = b[size:]
 	}
