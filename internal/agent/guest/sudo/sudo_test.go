@@ -62,7 +62,7 @@ func TestRun(t *testing.T) {
 		return out.String(), err
 	}
 	if os.Geteuid() != 0 {
-		if out, err := run("id"); err == nil || !strings.Contains(out, "cannot get new rights") {
+		if out, err := run("id"); err == nil || !strings.Contains(out, "cannot get root's rights") {
 			t.Errorf("without root's rights: %q %v", out, err)
 		}
 		return
