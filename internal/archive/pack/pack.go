@@ -29,8 +29,7 @@ const (
 	// copies.
 	maxLinks = 1 << 16
 	// MaxDepth bounds the nested directories, which are open.
-	MaxDepth   = 512
-	maxSkipped = 1000
+	MaxDepth = 512
 )
 
 // packer writes one tar.
@@ -55,9 +54,8 @@ type Options struct {
 	Roots []string
 	// CopyHardLinks writes the content of a file again for each further name.
 	CopyHardLinks bool
-	// Leave says why an entry is left out; "" packs it. top is true directly below the directory, and st is nil
-	// before the entry is opened. Nil packs every entry.
-	Leave func(name string, top bool, st *unix.Stat_t) string
+	// Leave says why a file or directory is left out; "" packs it. Nil packs all of them.
+	Leave func(st *unix.Stat_t) string
 	// Owner returns the owner in the archive; nil keeps the numbers.
 	Owner func(uid, gid uint32) (int, int)
 }
@@ -109,11 +107,7 @@ func (k *packer) choose(only []string) {
 	}
 }
 
-func (k *packer) skip(name, reason string) {
-	if len(k.report.Skipped) < maxSkipped {
-		k.report.Skipped = append(k.report.Skipped, api.TarSkip{Path: strings.ToValidUTF8(name, "\uFFFD"), Reason: reason})
-	}
-}
+func (k *packer) skip(name, reason string) { archive.Skip(&k.report, name, reason) }
 
 // directory packs the content of an open directory.
 func (k *packer) directory(d int, prefix string, depth int) error {
@@ -144,7 +138,8 @@ func (k *packer) entry(dir int, e dirent.Entry, name string, depth int) error {
 	if k.o.Exclude.Holds(name) || k.only != nil && !k.only[name] && !k.above[name] {
 		return nil
 	}
-	if k.left(name, depth, nil) {
+	if depth == 0 && archive.IsImport(e.Name) {
+		k.skip(name, "it is an import on its way")
 		return nil
 	}
 	base := e.Name
@@ -181,8 +176,11 @@ func (k *packer) entry(dir int, e dirent.Entry, name string, depth int) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if k.left(name, depth, &st) {
-		return nil
+	if k.o.Leave != nil {
+		if reason := k.o.Leave(&st); reason != "" {
+			k.skip(name, reason)
+			return nil
+		}
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -204,18 +202,6 @@ func (k *packer) entry(dir int, e dirent.Entry, name string, depth int) error {
 	}
 	k.skip(name, "it is a FIFO, socket or device")
 	return nil
-}
-
-// left reports whether an entry is left out, and notes why.
-func (k *packer) left(name string, depth int, st *unix.Stat_t) bool {
-	if k.o.Leave == nil {
-		return false
-	}
-	reason := k.o.Leave(name, depth == 0, st)
-	if reason != "" {
-		k.skip(name, reason)
-	}
-	return reason != ""
 }
 
 // symlink packs a link.

@@ -34,12 +34,7 @@ func packHost(s Sandbox, name string, o api.TarOutOptions, w io.Writer) (report 
 	if !ok {
 		return report, false, nil
 	}
-	opts := pack.Options{Exclude: archive.NewPathSet(o.Exclude), CopyHardLinks: o.CopyHardLinks, Owner: owner, Leave: func(name string, top bool, st *unix.Stat_t) string {
-		if st == nil && top && archive.IsImport(name) {
-			return "it is an import on its way"
-		}
-		return ""
-	}}
+	opts := pack.Options{Exclude: archive.NewPathSet(o.Exclude), CopyHardLinks: o.CopyHardLinks, Owner: owner}
 	if !o.KeepLinks {
 		opts.Roots = []string{path.Clean(name)}
 	}

@@ -258,11 +258,7 @@ func unpackError(name string, err error) error {
 	return pathwalk.FileError("unpack", name, err)
 }
 
-func (x *unpacker) skip(name, reason string) {
-	if len(x.report.Skipped) < maxSkipped {
-		x.report.Skipped = append(x.report.Skipped, api.TarSkip{Path: strings.ToValidUTF8(name, "\uFFFD"), Reason: reason})
-	}
-}
+func (x *unpacker) skip(name, reason string) { archive.Skip(&x.report, name, reason) }
 
 func (x *unpacker) entry(e archive.Entry, r io.Reader) error {
 	if x.exclude.Holds(e.Path) {

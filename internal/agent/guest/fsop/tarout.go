@@ -27,9 +27,6 @@ func (w frameWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// maxSkipped bounds the entries that a report names.
-const maxSkipped = 1000
-
 // tarOut sends a tar of what is at name.
 func (fo *Files) tarOut(p *session.Call, name string, o wire.Tar) error {
 	p.Attend(nil) // as for a large file
@@ -61,12 +58,9 @@ func (fo *Files) tarOut(p *session.Call, name string, o wire.Tar) error {
 	return p.JSON(wire.KindReply, report)
 }
 
-// leftOut says why an entry is not packed.
-func leftOut(name string, top bool, st *unix.Stat_t) string {
-	switch {
-	case st == nil && top && archive.IsImport(name):
-		return "it is an import on its way"
-	case st != nil && pathwalk.IsMask(st):
+// leftOut says why what was opened is not packed.
+func leftOut(st *unix.Stat_t) string {
+	if pathwalk.IsMask(st) {
 		return "a rule of its mount allows no access"
 	}
 	return ""
