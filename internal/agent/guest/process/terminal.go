@@ -4,32 +4,26 @@ package process
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
+	"github.com/cloche-dev/cloche/internal/agent/guest/pty"
 )
 
 // openTerminal makes a terminal that belongs to u. The path is of its other side.
 func openTerminal(rows, cols uint16, u identity.User) (*os.File, string, error) {
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	f, path, err := pty.Open()
+	if _, ok := errors.AsType[*os.PathError](err); ok {
+		return nil, "", api.Errorf(api.CodeUnsupported, "this sandbox has no terminals: %w", err)
+	}
 	if err != nil {
-		return nil, "", api.Errorf(api.CodeUnsupported, "this sandbox has no terminals: %w", fmt.Errorf("open /dev/ptmx: %w", err))
+		return nil, "", internal("make terminal", err)
 	}
-	f := os.NewFile(uintptr(fd), "/dev/ptmx")
-	n, err := unix.IoctlGetUint32(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		err = resize(f, rows, cols)
-	}
-	path := "/dev/pts/" + strconv.FormatUint(uint64(n), 10)
+	err = resize(f, rows, cols)
 	if err == nil && !u.Root() {
 		if err = unix.Chown(path, int(u.UID), int(u.GID)); errors.Is(err, unix.EPERM) {
 			err = nil // a terminal of the agent's own user

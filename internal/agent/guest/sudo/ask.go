@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
+	"github.com/cloche-dev/cloche/internal/agent/guest/pty"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -193,22 +193,15 @@ func newTTY() (*tty, error) {
 	if !t.isTTY[0] {
 		return nil, nil //nolint:nilnil // the command needs no terminal of its own
 	}
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	master, path, err := pty.Open()
 	if err != nil {
 		return nil, fmt.Errorf("open a terminal: %w", err)
 	}
-	t.master = os.NewFile(uintptr(fd), "/dev/ptmx")
-	n, err := unix.IoctlGetUint32(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		t.slave, err = os.OpenFile("/dev/pts/"+strconv.FormatUint(uint64(n), 10), os.O_RDWR|unix.O_NOCTTY, 0)
-	}
-	if err != nil {
-		t.master.Close()
+	if t.slave, err = os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		master.Close()
 		return nil, fmt.Errorf("open a terminal: %w", err)
 	}
+	t.master = master
 	t.resize()
 	if before, err := unix.IoctlGetTermios(0, unix.TCGETS); err == nil {
 		raw := *before
