@@ -101,6 +101,25 @@ type EngineReport struct {
 	OwnImages bool `json:"own_images,omitempty"`
 	// Facts are details for people: platform, cgroup version, rootless.
 	Facts map[string]string `json:"facts,omitempty"`
+	// Pool counts the sandboxes that the engine keeps ready; nil is an engine without a pool.
+	Pool *PoolCounts `json:"pool,omitempty"`
+}
+
+// PoolCounts are the counts of a pool of sandboxes since the daemon started, and what it has now.
+type PoolCounts struct {
+	// Ready sandboxes wait for a request. MemoryBytes is what they have.
+	Ready       int   `json:"ready"`
+	MemoryBytes int64 `json:"memory_bytes"`
+	// Taken requests got a ready sandbox. Missed ones found none of their kind, and Unfit ones
+	// asked for what a sandbox has to start with.
+	Taken  int64 `json:"taken"`
+	Missed int64 `json:"missed"`
+	Unfit  int64 `json:"unfit"`
+	// Made, Failed and Dropped count sandboxes of the pool: Failed could not be started, Dropped
+	// were never taken.
+	Made    int64 `json:"made"`
+	Failed  int64 `json:"failed"`
+	Dropped int64 `json:"dropped"`
 }
 
 // Enforcement says whether a limit can be enforced and, if not, why not.

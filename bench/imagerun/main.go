@@ -80,7 +80,7 @@ func main() {
 	flag.BoolVar(&s.once, "once", false, "run the arguments, once")
 	flag.BoolVar(&s.warm, "spare", false, "have a sentry started and parked for the next sandbox, as the daemon does")
 	flag.StringVar(&s.engine, "engine", gvisor.Name, "the engine: gvisor or native")
-	flag.IntVar(&s.waiting, "waiting", 0, "how many agents of the engine native wait for the next sandboxes")
+	flag.IntVar(&s.waiting, "waiting", 0, "how many sandboxes are kept ready for the next requests; the engine native keeps agents that wait")
 	flag.BoolVar(&s.trace, "trace", false, "write the engine's debug log to standard error, as JSON")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -189,7 +189,7 @@ func (r *runner) open(log *slog.Logger) error {
 		}
 		r.engine, r.end = e, e.Close
 	case native.Name:
-		e, err := native.New(native.Options{StateDir: r.stateDir(), RootsDir: filepath.Join(r.dir, "roots"), Pool: r.waiting, Logger: log})
+		e, err := native.New(native.Options{StateDir: r.stateDir(), RootsDir: filepath.Join(r.dir, "roots"), Logger: log})
 		if err != nil {
 			return err
 		}
@@ -206,17 +206,20 @@ func (r *runner) close(ctx context.Context) error {
 	return errors.Join(r.drop(ctx), r.end())
 }
 
-// ready waits until as many agents wait as are kept. Each has a record from before it is
-// there, so the last may not be there yet.
+// ready waits until as many sandboxes, or agents of them, are ready as are kept.
 func (r *runner) ready(ctx context.Context) error {
+	keeper, ok := r.engine.(engine.Pooler)
+	if !ok {
+		return errors.New("the engine has no pool")
+	}
 	for {
-		pool, err := filepath.Glob(filepath.Join(r.stateDir(), "*-spare-*.json"))
-		if err != nil || len(pool) >= r.waiting {
-			return err
+		is := keeper.PoolCounts().Ready
+		if is >= r.waiting {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d agents wait: %w", len(pool), r.waiting, ctx.Err())
+			return fmt.Errorf("%d of %d are ready: %w", is, r.waiting, ctx.Err())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

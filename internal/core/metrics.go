@@ -50,6 +50,7 @@ func (s *Service) tally() metrics.Tally {
 	for _, u := range s.opts.Sandboxes.Uses(ctx) {
 		t.Uses[u.ID] = metrics.Use{Engine: u.Engine, CPU: u.CPU, MemoryBytes: u.MemoryBytes, InBytes: u.NetworkInBytes, OutBytes: u.NetworkOutBytes}
 	}
+	t.Pools = s.opts.Prober.pools()
 	if n, err := s.opts.Images.Usage(); err == nil {
 		t.ImageBytes = n
 	}

@@ -147,6 +147,27 @@ func (p *Prober) examine(ctx context.Context, e engine.Engine) api.EngineReport 
 	return r
 }
 
+// pool returns the counts of the engine's pool; nil is an engine without a pool.
+func (e *probed) pool() *api.PoolCounts {
+	keeper, ok := e.engine.(engine.Pooler)
+	if !ok {
+		return nil
+	}
+	counts := keeper.PoolCounts()
+	return &counts
+}
+
+// pools returns the counts of all pools, by the name of their engine.
+func (p *Prober) pools() map[string]api.PoolCounts {
+	found := map[string]api.PoolCounts{}
+	for _, e := range p.engines {
+		if counts := e.pool(); counts != nil {
+			found[e.engine.Name()] = *counts
+		}
+	}
+	return found
+}
+
 // latest returns the latest report. If the wait timed out, the engine does not respond, and later
 // requests do not wait for it until it does.
 func (e *probed) latest(waited chan struct{}) api.EngineReport {
@@ -159,6 +180,7 @@ func (e *probed) latest(waited chan struct{}) api.EngineReport {
 	if e.report != nil {
 		r = *e.report
 	}
+	r.Pool = e.pool()
 	if e.report == nil || e.hangs {
 		r.Name, r.Usable = e.engine.Name(), false
 		r.Problems = []api.Problem{{What: "it has not said yet what it can do here", Mend: "ask again; if it stays so, look at the log of what it depends on"}}

@@ -116,7 +116,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retentionOf(h.rules.Retention), Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
 		Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r sandbox.PathDenial) { h.core.Refused(sb, r) },
 		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x api.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isListener,
-		Recordings: recordings, EndpointSockets: endpointSockets(),
+		Recordings: recordings, EndpointSockets: endpointSockets(), Pool: poolOf(cfg.Pool, ephemeral),
 	}
 	var approvals *approval.Queue // of a daemon, where an operator can answer
 	if !ephemeral {

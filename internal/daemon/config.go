@@ -19,6 +19,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/config"
 	"github.com/cloche-dev/cloche/internal/engine/docker"
 	"github.com/cloche-dev/cloche/internal/engine/e2b"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/httpapi"
 	"github.com/cloche-dev/cloche/internal/ingress"
 	"github.com/cloche-dev/cloche/internal/policy"
@@ -52,7 +53,11 @@ const (
 	keyPodmanTier    = "podman.runtime_tier"
 	keyPodmanShares  = "podman.shares_host_fs"
 	keyNsjailPath    = "nsjail.path"
-	keyNativeWaiting = "native.waiting"
+
+	// How many sandboxes of one kind are kept ready, and how much memory they have at most.
+	keyPoolFloor   = "pool.floor"
+	keyPoolCeiling = "pool.ceiling"
+	keyPoolMemory  = "pool.memory"
 
 	// How many sandboxes are made at once, and how many may wait for that.
 	keyMaxStarting = "max_starting"
@@ -96,9 +101,12 @@ const (
 	networkAssumed   = "assumed"
 )
 
-// DefaultWaiting is how many agents of the engine native wait by default: as many as a user of two
-// processors asks for at once.
-const DefaultWaiting = 2
+// DefaultPoolCeiling is how many sandboxes of one kind are kept ready at most by default: twice as many
+// as a user of two processors asks for at once.
+const DefaultPoolCeiling = 4
+
+// defaultPoolMemory is a 32nd of the machine's memory, and 512 MiB at most.
+func defaultPoolMemory() int64 { return min(512<<20, hostfile.Memory()/32) }
 
 // settingsFile is the usual settings file, in the home.
 const settingsFile = "settings.yaml"
@@ -177,7 +185,9 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyPortsKey, Path: true},
 		{Name: keyOCIRuntime, Check: runtimeName},
 		{Name: keyNsjailPath, Path: true},
-		{Name: keyNativeWaiting, Default: []string{strconv.Itoa(DefaultWaiting)}, Check: from(0, 64)},
+		{Name: keyPoolFloor, Default: []string{"0"}, Check: from(0, rules.MaxPool)},
+		{Name: keyPoolCeiling, Default: []string{strconv.Itoa(DefaultPoolCeiling)}, Check: from(0, rules.MaxPool)},
+		{Name: keyPoolMemory, Default: []string{strconv.FormatInt(defaultPoolMemory(), 10)}, Check: sized},
 		{Name: keyMaxStarting, Default: []string{strconv.Itoa(policy.DefaultStarting())}, Check: from(1, 4096)},
 		{Name: keyMaxQueued, Default: []string{strconv.Itoa(policy.DefaultQueued)}, Check: from(1, 1_000_000)},
 		{Name: keyDeadlineCall, Default: []string{usual.Call.String()}, Check: lasts},
@@ -237,6 +247,21 @@ func from(least, most int) func(string) (string, bool) {
 		n, err := strconv.Atoi(v)
 		return fmt.Sprintf("write a whole number from %d to %d", least, most), err == nil && n >= least && n <= most
 	}
+}
+
+// sized takes sizes.
+func sized(v string) (string, bool) {
+	_, err := rules.ParseSize(v)
+	return "write bytes or a unit, such as 512MiB", err == nil
+}
+
+// sizeOf is a setting that was checked to be one, in bytes.
+func sizeOf(settings []config.Setting, key string) int64 {
+	n, err := rules.ParseSize(textOf(settings, key))
+	if err != nil {
+		return 0
+	}
+	return int64(n)
 }
 
 // lasts takes durations that a deadline may have.
@@ -324,8 +349,10 @@ func Configure(in ConfigInput) (Configuration, error) {
 		},
 		OCIRuntime: textOf(settings, keyOCIRuntime),
 		Nsjail:     textOf(settings, keyNsjailPath),
-		Waiting:    numberOf(settings, keyNativeWaiting),
-		Warnings:   out.Warnings,
+		Pool: Pool{
+			Floor: numberOf(settings, keyPoolFloor), Ceiling: numberOf(settings, keyPoolCeiling), Bytes: sizeOf(settings, keyPoolMemory),
+		},
+		Warnings: out.Warnings,
 		Deadlines: httpapi.Deadlines{
 			Call: durationOf(settings, keyDeadlineCall), Change: durationOf(settings, keyDeadlineChange),
 			Work: durationOf(settings, keyDeadlineWork), Transfer: durationOf(settings, keyDeadlineTransfer),

@@ -56,9 +56,8 @@ type Config struct {
 	Docker, Podman ContainerDaemon
 	// Nsjail is the path of the nsjail binary; empty is the one in PATH.
 	Nsjail string
-	// Waiting is how many agents of the engine native a daemon keeps that wait for the next
-	// sandboxes, once there was one; zero keeps no agents.
-	Waiting int
+	// Pool is how many sandboxes a daemon keeps ready.
+	Pool Pool
 	// Ingress is how ports of sandboxes are served.
 	Ingress Ingress
 	// Box has the daemon serve LangBot too; nil does not.

@@ -34,16 +34,12 @@ func (h *app) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engine,
 	if !ephemeral {
 		keepFromOOM(log)
 	}
-	gv, err := gvisorEngine(h.home, ephemeral, cfg.Ready, log)
+	gv, err := gvisorEngine(h.home, ephemeral, cfg, log)
 	if err != nil {
 		return nil, nil, err
 	}
 	h.closers = append(h.closers, func(context.Context) error { return gv.Close() })
-	waiting := cfg.Waiting
-	if ephemeral {
-		waiting = 0
-	}
-	nat, err := native.New(native.Options{StateDir: h.home.path("engines", native.Name), RootsDir: h.home.path("roots"), Pool: waiting, Logger: log})
+	nat, err := native.New(native.Options{StateDir: h.home.path("engines", native.Name), RootsDir: h.home.path("roots"), PoolBytes: cfg.Pool.Bytes, Logger: log})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make engine native: %w", err)
 	}
@@ -74,13 +70,13 @@ func (h *app) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engine,
 
 // gvisorEngine is the first engine of this build, and what "auto" tries first. It keeps
 // the executable that its sandboxes are started from.
-func gvisorEngine(h *home, ephemeral, ready bool, log *slog.Logger) (*gvisor.Engine, error) {
-	opts := gvisor.Options{StateDir: h.path("engines", gvisor.Name), KeepDir: h.path("bin"), Warm: !ephemeral, Logger: log}
+func gvisorEngine(h *home, ephemeral bool, cfg Config, log *slog.Logger) (*gvisor.Engine, error) {
+	opts := gvisor.Options{StateDir: h.path("engines", gvisor.Name), KeepDir: h.path("bin"), Warm: !ephemeral, PoolBytes: cfg.Pool.Bytes, Logger: log}
 	gv, err := gvisor.New(opts)
 	if err != nil {
 		return nil, fmt.Errorf("make engine gvisor: %w", err)
 	}
-	if ephemeral && ready {
+	if ephemeral && cfg.Ready {
 		gv.Prepare(h.owner, usualCPUs, true)
 	}
 	return gv, nil

@@ -227,7 +227,27 @@ type Plan struct {
 	// DieWithParent makes the kernel kill the instance when the calling process dies. Otherwise
 	// it keeps running.
 	DieWithParent bool
+	// Pool is what a Pooler may keep ready for the plans that come after this one.
+	Pool Pool
 }
+
+// Pool is how many instances like a plan's are kept ready for later plans.
+type Pool struct {
+	// User shares what is kept ready with others: one of them cannot take it all.
+	User string
+	// Floor are kept after the first plan of their kind, and Ceiling are never exceeded. With a
+	// Ceiling of 0 none are kept, and none are used.
+	Floor, Ceiling int
+}
+
+// Pooler is an Engine that keeps instances ready. An instance that it keeps has seen no request: it gets
+// its name, mounts, rules, network and configuration when a Create takes it.
+type Pooler interface {
+	PoolCounts() PoolCounts
+}
+
+// PoolCounts are the counts of a pool since its engine was made, and what it has now.
+type PoolCounts = api.PoolCounts
 
 // Link is one end of a network link: a SOCK_SEQPACKET socket on which each message is an Ethernet
 // frame with an IPv4 packet or ARP. Everything that the instance sends, except to its own loopback,
@@ -274,6 +294,9 @@ type Mount struct {
 	// can cache them. This is true for the machine's own tools, and not for a user's files. It is
 	// only for read-only mounts.
 	Static bool
+	// OfImage means that the mount is a part of the image, and the same for all instances of the
+	// image. Such mounts come first.
+	OfImage bool
 	// Pinned binds every name in the mount to the file that it was when the sandbox first looked it
 	// up, even if another process puts a different file there. What is mounted on a name inside
 	// stays there. In return, changes from outside appear late or never.

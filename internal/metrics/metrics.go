@@ -48,6 +48,8 @@ type Tally struct {
 	Active map[string]int64
 	// Uses are by the ids of sandboxes, which are in no label.
 	Uses map[string]Use
+	// Pools count what engines keep ready, by the name of the engine.
+	Pools map[string]api.PoolCounts
 	// ImageBytes is what images occupy, HomeBytes the size of the filesystem of the home
 	// and HomeFreeBytes what it has left; -1 is not known.
 	ImageBytes, HomeBytes, HomeFreeBytes int64

@@ -11,7 +11,7 @@ import (
 type moment struct {
 	set *Set
 
-	build, sandboxes, starting, queued, active, memory, cpu, network, images, home, free *prometheus.Desc
+	build, sandboxes, starting, queued, active, memory, cpu, network, pool, poolBytes, poolUses, images, home, free *prometheus.Desc
 
 	mu sync.Mutex
 	// total is by engine: a sandbox that ended, or does not answer, makes none fall.
@@ -34,6 +34,9 @@ func newMoment(s *Set) *moment {
 		memory:    d("cloche_sandboxes_memory_bytes", "Memory of the running sandboxes together.", "engine"),
 		cpu:       d("cloche_sandboxes_cpu_seconds_total", "Processor time of sandboxes, as seen at scrapes.", "engine"),
 		network:   d("cloche_sandboxes_network_bytes_total", "Bytes over the network links of sandboxes, as seen at scrapes.", "engine", "direction"),
+		pool:      d("cloche_pool_ready", "Sandboxes that are kept ready for the next requests.", "engine"),
+		poolBytes: d("cloche_pool_memory_bytes", "Memory of the sandboxes that are kept ready.", "engine"),
+		poolUses:  d("cloche_pool_requests_total", "Requests that took a ready sandbox, found none of their kind, or asked for what a sandbox has to start with.", "engine", "outcome"),
 		images:    d("cloche_images_bytes", "What images occupy on disk."),
 		home:      d("cloche_home_size_bytes", "The size of the filesystem where Cloche keeps its state."),
 		free:      d("cloche_home_free_bytes", "What that filesystem has left."),
@@ -42,7 +45,7 @@ func newMoment(s *Set) *moment {
 
 // Describe implements prometheus.Collector.
 func (m *moment) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.build, m.sandboxes, m.starting, m.queued, m.active, m.memory, m.cpu, m.network, m.images, m.home, m.free} {
+	for _, d := range []*prometheus.Desc{m.build, m.sandboxes, m.starting, m.queued, m.active, m.memory, m.cpu, m.network, m.pool, m.poolBytes, m.poolUses, m.images, m.home, m.free} {
 		out <- d
 	}
 }
@@ -57,6 +60,13 @@ func (m *moment) Collect(out chan<- prometheus.Metric) {
 	gauge(m.build, 1, m.set.opts.Version)
 	gauge(m.starting, float64(t.Starting))
 	gauge(m.queued, float64(t.Queued))
+	for name, c := range t.Pools {
+		gauge(m.pool, float64(c.Ready), name)
+		gauge(m.poolBytes, float64(c.MemoryBytes), name)
+		for outcome, n := range map[string]int64{"taken": c.Taken, "missed": c.Missed, "unfit": c.Unfit} {
+			tell(m.poolUses, prometheus.CounterValue, float64(n), name, outcome)
+		}
+	}
 	for p, n := range t.Sandboxes {
 		gauge(m.sandboxes, float64(n), string(p.State), engineName(p.Engine))
 	}

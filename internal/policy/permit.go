@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/policy/rules"
 )
 
 // Permit is a granted request. Only Decide returns a valid one. The zero value permits nothing. It
@@ -24,6 +25,7 @@ type Permit struct {
 	snapshot   *api.Snapshot
 	granted    WorkspaceGrant
 	rootBytes  int64
+	pool       rules.PoolRule
 	image      ImageGrant
 	cwdOpen    bool
 	secrets    []SecretGrant
@@ -103,6 +105,18 @@ func (p Permit) WorkspaceDir() (HostDir, bool) {
 
 // Image returns the granted image.
 func (p Permit) Image() ImageGrant { return p.image }
+
+// Pool returns how many sandboxes like this one are kept ready: what its profile says, and otherwise
+// the given numbers.
+func (p Permit) Pool(floor, ceiling int) (int, int) {
+	if p.pool.Ceiling != nil {
+		ceiling = *p.pool.Ceiling
+	}
+	if p.pool.Floor != nil {
+		floor = *p.pool.Floor
+	}
+	return min(floor, ceiling), ceiling
+}
 
 // WithoutPull returns p for an image that has been pulled: the stored image is used.
 func (p Permit) WithoutPull() Permit {

@@ -245,6 +245,7 @@ func (d *decision) finish(done func(step string, err *api.Error)) (Permit, *api.
 		snapshot:   d.snapshot,
 		granted:    d.granted,
 		rootBytes:  d.rootBytes,
+		pool:       d.profile.Pool,
 		image:      d.image,
 		cwdOpen:    d.cwdOpen,
 		secrets:    d.secrets,

@@ -346,10 +346,10 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the agent's configuration: %w", err)
 	}
-	c.plan.ID, c.plan.Owner = c.s.id, c.m.opts.Owner
-	c.plan.Dir = filepath.Join(c.s.dir, "engine")
-	c.plan.Hostname = hostname(c.s.name)
-	c.plan.DieWithParent = c.m.opts.Ephemeral
+	c.plan.ID, c.plan.Owner, c.plan.Dir = c.s.id, c.m.opts.Owner, filepath.Join(c.s.dir, "engine")
+	c.plan.Hostname, c.plan.DieWithParent = hostname(c.s.name), c.m.opts.Ephemeral
+	c.plan.Pool.User = c.permit.Tenant()
+	c.plan.Pool.Floor, c.plan.Pool.Ceiling = c.permit.Pool(c.m.opts.Pool.Floor, c.m.opts.Pool.Ceiling)
 	if target == agentTarget {
 		c.plan.Tmpfs = append(c.plan.Tmpfs,
 			engine.Tmpfs{Target: "/tmp", SizeBytes: limits.TmpBytes, Mode: 0o1777},

@@ -80,6 +80,8 @@ type Options struct {
 	AgentSilence time.Duration
 	// Retention bounds what is kept of ended sandboxes; zero is the default.
 	Retention retention.Rule
+	// Pool is what engines keep ready; what a profile says goes before it. Its User is not used.
+	Pool engine.Pool
 	// Admission bounds how many sandboxes are made at once; zero is the default.
 	Admission policy.Admission
 	// Networks makes the networks of sandboxes; nil makes no sandbox with a network. They are closed after

@@ -33,7 +33,7 @@ func (c *creation) stageMounts(context.Context) error {
 	}
 	// The image's own come first, as they were.
 	asked := c.plan.Mounts
-	for len(asked) > 0 && asked[0].Static {
+	for len(asked) > 0 && asked[0].OfImage {
 		asked = asked[1:]
 	}
 	slices.SortStableFunc(asked, func(a, b engine.Mount) int { return strings.Compare(a.Target, b.Target) })

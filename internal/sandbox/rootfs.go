@@ -45,7 +45,7 @@ func (c *creation) resolveImage(ctx context.Context) error {
 		c.plan.Tmpfs = append(c.plan.Tmpfs, engine.Tmpfs{Target: dir, SizeBytes: maskBytes, Mode: 0o755})
 	}
 	for _, m := range root.Mounts {
-		c.plan.Mounts = append(c.plan.Mounts, engine.Mount{Source: m.Source, Target: m.Target, ReadOnly: true, Static: true})
+		c.plan.Mounts = append(c.plan.Mounts, engine.Mount{Source: m.Source, Target: m.Target, ReadOnly: true, Static: true, OfImage: true})
 	}
 	c.plan.Root = engine.Root{Image: root.Image, ReadOnly: c.s.info.ReadOnlyRoot}
 	c.s.mu.Lock()

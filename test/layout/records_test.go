@@ -30,6 +30,7 @@ var renames = map[string]string{
 	"internal/endpoint/recording/store.go":    "a recording, synced",
 	"internal/daemon/socket_darwin.go":        "a socket",
 	"internal/egress/network/log.go":          "a log that turns",
+	"internal/engine/gvisor/booted.go":        "a socket",
 	"internal/engine/gvisor/executable.go":    "a copy of the program, which is verified and made again",
 	"internal/engine/hostrootfs/image.go":     "an unpacked image, synced",
 	"internal/engine/enginetest/":             "a program that tests run inside",

@@ -39,7 +39,7 @@ type creation struct {
 	null       *os.File
 	sentry     command // what the parked sentry is given
 	gofer      command
-	pooled     *pooled  // nil until there is one
+	parked     *parked  // nil until there is one
 	sync       *os.File // the sentry writes a byte when its control server is up
 	ready      *os.File // the agent writes a byte when it listens
 	first      *os.File // the connections that the agent is born with
@@ -49,6 +49,10 @@ type creation struct {
 	reports    *reports // what the sentry's guard says; nil without rules
 	inst       *instance
 	executable *executable
+	// late: only a gofer is started, for mounts of a sandbox that has booted.
+	late bool
+	// waits is the booted sandbox that this is, whose agent is not told its configuration; nil for others.
+	waits *booted
 }
 
 // Create implements engine.Engine.
@@ -58,6 +62,11 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 	}
 	if err := p.CheckMountPoints(); err != nil {
 		return nil, err
+	}
+	ready := e.readyFor(p)
+	if inst := ready.claim(ctx); inst != nil {
+		ready.want()
+		return inst, nil
 	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
 	step, err := lifecycle.TakeSteps(ctx, e.log, p.ID, []lifecycle.Step{
@@ -75,13 +84,15 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		c.rollback()
 		return nil, err
 	}
-	c.inst.crash, c.pooled.crash = c.pooled.crash, nil
+	c.inst.crash, c.parked.crash = c.parked.crash, nil
 	c.inst.reports, c.reports = c.reports, nil
 	c.inst.Expect(false)
 	c.closeFiles()
 	if e.opts.Warm {
-		e.pool.make(fitOf(p), refillPause)
+		f := fitOf(p)
+		e.parked.Want(f, e.demandParked(f))
 	}
+	ready.want()
 	return c.inst, nil
 }
 
@@ -92,10 +103,12 @@ func (c *creation) record(ctx context.Context) error {
 	c.executable = c.e.executables.open(ctx, c.plan.DieWithParent)
 	// Where they are is not the same in every daemon's life.
 	groups := c.e.groups.Dirs(c.plan.Owner, c.plan.ID)
-	if c.pooled = c.e.pool.take(fitOf(c.plan)); c.pooled != nil {
-		groups = c.pooled.group.Paths()
-		c.ownGroup(c.pooled.group)
-		c.killOnUndo(c.pooled.proc)
+	p, name, ok := c.takeParked()
+	if ok {
+		defer c.e.parked.Forget(name) // its group is in the record
+		c.parked, groups = p, p.group.Paths()
+		c.ownGroup(c.parked.group)
+		c.killOnUndo(c.parked.proc)
 	}
 	c.rec = record{
 		Head: lifecycle.Head{ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Cgroups: groups, Boot: c.e.boot},
@@ -108,6 +121,14 @@ func (c *creation) record(ctx context.Context) error {
 	return nil
 }
 
+// takeParked returns a sentry that is parked, unless this is a member of a pool itself.
+func (c *creation) takeParked() (p *parked, name string, ok bool) {
+	if c.waits != nil || !c.e.opts.Warm {
+		return nil, "", false
+	}
+	return c.e.parked.Take(fitOf(c.plan), "")
+}
+
 // makeGroup makes the cgroup that everything is started in, if it does not exist
 // yet, and sets its limits.
 func (c *creation) makeGroup(context.Context) error {
@@ -118,6 +139,9 @@ func (c *creation) makeGroup(context.Context) error {
 		}
 		c.ownGroup(g)
 		c.rec.Cgroups = g.Paths()
+	}
+	if c.waits != nil {
+		return nil // until it is claimed
 	}
 	return c.group.Limit(c.plan.Limits)
 }
@@ -141,8 +165,8 @@ func (c *creation) start(ctx context.Context) error {
 	if err := c.fork(ctx); err != nil {
 		return err
 	}
-	c.inst.sentry = c.pooled.proc
-	c.rec.Executable = c.pooled.hash
+	c.inst.sentry = c.parked.proc
+	c.rec.Executable = c.parked.hash
 	c.rec.Sentry = c.inst.sentry.ID
 	if c.inst.gofer != nil {
 		c.rec.Gofer = c.inst.gofer.ID
@@ -153,43 +177,56 @@ func (c *creation) start(ctx context.Context) error {
 	}
 	c.inst.init(c.e, c.rec, lifecycle.Encode(c.rec), c.group)
 	c.inst.Expect(true) // until Create has succeeded, it tells of the death itself
-	err := c.pooled.claim(&c.sentry, early.Sentry, "--bundle="+c.plan.Dir, c.plan.ID)
+	err := c.parked.claim(&c.sentry, title(c.plan)...)
 	c.sentry.close()
 	return err
 }
 
 func (c *creation) fork(ctx context.Context) error {
 	defer c.gofer.close()
-	if c.pooled != nil && len(c.plan.Mounts) == 0 {
+	if c.parked != nil && !c.hasGofer() {
 		return nil
 	}
 	return c.e.spawner.Do(ctx, func() error {
 		return c.group.Enter(func(cgroupFD int) error {
-			if c.pooled == nil {
-				p, err := c.e.startPooled(fitOf(c.plan), c.group, c.executable, cgroupFD)
+			if c.parked == nil {
+				p, err := c.e.startParked(fitOf(c.plan), c.group, c.executable, cgroupFD)
 				if err != nil {
 					return err
 				}
-				c.pooled = p
+				c.parked = p
 				c.killOnUndo(p.proc)
 			}
-			if len(c.plan.Mounts) == 0 {
+			if !c.hasGofer() {
 				return nil
 			}
-			if c.plan.DieWithParent {
-				c.gofer.sys.Pdeathsig = syscall.SIGKILL
-			}
-			c.e.isolate(&c.gofer, c.executable, true, cgroupFD)
-			p, err := c.gofer.spawn(c.null)
-			if err != nil {
-				return fmt.Errorf("start gofer: %w", err)
-			}
-			c.killOnUndo(p)
-			_ = pidfd.SetOOMScore(p.ID.PID, pidfd.OOMSandbox())
-			c.inst.gofer = p
-			return nil
+			return c.forkGofer(cgroupFD)
 		})
 	})
+}
+
+// forkGofer starts the gofer. It must be called on the spawner's thread, which has entered the group.
+func (c *creation) forkGofer(cgroupFD int) error {
+	if c.plan.DieWithParent {
+		c.gofer.sys.Pdeathsig = syscall.SIGKILL
+	}
+	c.e.isolate(&c.gofer, c.executable, true, cgroupFD)
+	p, err := c.gofer.spawn(c.null)
+	if err != nil {
+		return fmt.Errorf("start gofer: %w", err)
+	}
+	c.killOnUndo(p)
+	_ = pidfd.SetOOMScore(p.ID.PID, pidfd.OOMSandbox())
+	c.inst.gofer = p
+	return nil
+}
+
+// title is the command line of the sentry of a plan that others are shown.
+func title(p engine.Plan) []string { return []string{early.Sentry, "--bundle=" + p.Dir, p.ID} }
+
+// hasGofer reports whether it is started with a gofer.
+func (c *creation) hasGofer() bool {
+	return len(c.plan.Mounts) > 0 || c.waits != nil && c.waits.kind.spares != spares{}
 }
 
 // killOnUndo also waits: what comes earlier in the undo stack, the cgroup, must
@@ -252,7 +289,11 @@ func (c *creation) boot(ctx context.Context) error {
 
 // startAgent gives the sandbox its network and its first process.
 func (c *creation) startAgent(ctx context.Context) error {
-	if err := c.inst.ctl.call(ctx, callSetNetwork, networkArgs(c.plan.Link), nil); err != nil {
+	args := networkArgs(c.plan.Link)
+	if c.waits != nil {
+		args = &network{} // its devices come late
+	}
+	if err := c.inst.ctl.call(ctx, callSetNetwork, args, nil); err != nil {
 		return err
 	}
 	return c.inst.ctl.call(ctx, callStart, &c.plan.ID, nil)
@@ -278,8 +319,8 @@ func (c *creation) waitAgent(ctx context.Context) error {
 
 // waitGroup takes the result of moving the first stub.
 func (c *creation) waitGroup(context.Context) error {
-	<-c.pooled.settled
-	return c.pooled.unsettled
+	<-c.parked.settled
+	return c.parked.unsettled
 }
 
 // errSentryDied is the end of file where a byte was expected.
@@ -302,9 +343,9 @@ func (c *creation) rollback() {
 	if c.inst != nil && c.inst.Buried() != nil && c.inst.sentry.Dead() {
 		<-c.inst.Buried()
 	}
-	if c.pooled != nil {
-		c.pooled.closeFiles()
-		<-c.pooled.settled
+	if c.parked != nil {
+		c.parked.closeFiles()
+		<-c.parked.settled
 	}
 	c.closeFiles()
 	c.sentry.close()
@@ -317,8 +358,8 @@ func (c *creation) closeFiles() {
 			f.Close()
 		}
 	}
-	if c.pooled != nil {
-		c.pooled.closeFiles()
+	if c.parked != nil {
+		c.parked.closeFiles()
 	}
 	if c.reports != nil {
 		c.reports.close()
@@ -341,10 +382,10 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 }
 
 func (c *creation) sentryWords() string {
-	if c.pooled == nil {
+	if c.parked == nil {
 		return ""
 	}
-	return lastWords(c.pooled.crash)
+	return lastWords(c.parked.crash)
 }
 
 // lastWords is what a process wrote to its standard error, without the zeros

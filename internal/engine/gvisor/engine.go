@@ -8,7 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	glog "gvisor.dev/gvisor/pkg/log"
@@ -19,6 +21,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/embed"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
+	"github.com/cloche-dev/cloche/internal/engine/pool"
 )
 
 // Name is what requests call this engine.
@@ -42,10 +45,12 @@ type Options struct {
 	// CgroupParent is the name of the cgroup under which the engine makes its
 	// own; empty is "cloche".
 	CgroupParent string
-	// Warm keeps a pool of one sentry that has been started for no sandbox yet, so that
-	// a sandbox does not wait for the start. The next one is started when the last
-	// has been taken. It ends with this process.
+	// Warm keeps pools: of sentries that have been started for no sandbox yet, and of
+	// booted sandboxes, as many as plans ask for. They end with this process.
 	Warm bool
+	// PoolBytes is how much memory the booted sandboxes of the pool have at most; 0 is
+	// unlimited.
+	PoolBytes int64
 	// Logger receives what cannot be returned; nil discards it.
 	Logger *slog.Logger
 }
@@ -62,7 +67,10 @@ type Engine struct {
 	boot     string // the machine's
 
 	executables *executables
-	pool        *pool
+	parked      *pool.Pool[fit, *parked]
+	booted      *pool.Pool[bootedKind, *booted]
+	unfit       atomic.Int64 // plans that no booted sandbox could become
+	late        lateMounts
 
 	probing sync.Mutex
 	probed  engine.Report
@@ -108,7 +116,11 @@ func New(o Options) (*Engine, error) {
 			path: o.ExePath, carried: carried, dir: o.KeepDir, log: o.Logger.With("engine", Name), everybody: os.Geteuid() == 0,
 		},
 	}
-	e.pool = &pool{e: e, quit: make(chan struct{})}
+	e.late.dir, e.late.root = filepath.Join(o.StateDir, "late"), !e.rootless
+	e.parked = pool.New[fit, *parked](pool.Options[fit]{Prefix: parkedPrefix, Pause: refillPause, Timeout: lifecycle.BootTimeout, Log: e.log})
+	e.booted = pool.New[bootedKind, *booted](pool.Options[bootedKind]{
+		Prefix: bootedPrefix, Pause: refillPause, Timeout: lifecycle.BootTimeout, Budget: o.PoolBytes, Valid: bootedKind.valid, Log: e.log,
+	})
 	return e, nil
 }
 
@@ -120,10 +132,11 @@ func (e *Engine) Abilities() engine.Abilities {
 // Name implements engine.Engine.
 func (e *Engine) Name() string { return Name }
 
-// Close ends the engine's own goroutines, and the sentry in the pool. Instances
+// Close ends the engine's own goroutines, and what is in its pools. Instances
 // that were created with DieWithParent die; the others live on.
 func (e *Engine) Close() error {
-	e.pool.close()
+	e.booted.Close()
+	e.parked.Close()
 	e.spawner.Close()
 	return nil
 }

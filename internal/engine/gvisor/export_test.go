@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 )
@@ -69,3 +70,26 @@ func (r Reports) Close() { r.close() }
 
 // UntoldIn is what Recover finds of a dead instance.
 func UntoldIn(dir string) engine.Untold { return untoldIn(dir) }
+
+// CreateBooted boots a sandbox for plans like p and creates p's from it, if one can become it. Another is not
+// kept ready. It reports whether there was one.
+func (e *Engine) CreateBooted(ctx context.Context, p engine.Plan) (i engine.Instance, err error, fits bool) {
+	p.Pool.Ceiling = 1
+	r := e.readyFor(p)
+	p.Pool = engine.Pool{}
+	if !r.fits || p.Validate() != nil || p.CheckMountPoints() != nil {
+		i, err = e.Create(ctx, p)
+		return i, err, false
+	}
+	b, err := e.bootAhead(ctx, api.NewID(bootedPrefix), r.kind, p)
+	if err != nil {
+		i, err = e.Create(ctx, p)
+		return i, err, false
+	}
+	own, err := b.claim(ctx, p)
+	if err != nil {
+		i, err = e.Create(ctx, p)
+		return i, err, true
+	}
+	return own, nil, true
+}

@@ -30,6 +30,11 @@ func (c *creation) open(context.Context) error {
 		return err
 	}
 	c.sentry.args, c.sentry.first = []string{early.Sentry}, claim.FirstFile
+	if c.waits != nil {
+		if err := c.openLate(); err != nil {
+			return err
+		}
+	}
 	if c.reports, err = c.openGuard(); err != nil {
 		return err
 	}
@@ -44,8 +49,8 @@ func (c *creation) open(context.Context) error {
 	if err := c.openRoot(); err != nil {
 		return err
 	}
-	if len(c.plan.Mounts) > 0 {
-		if err := c.openGofer(confs); err != nil {
+	if c.hasGofer() {
+		if err := c.openGofer(); err != nil {
 			return err
 		}
 	}
@@ -108,8 +113,17 @@ func unnamedFile(dir string) (*os.File, error) {
 	return f, os.Remove(f.Name())
 }
 
-// openGofer connects one gofer to the sentry, with a socket for each mount.
-func (c *creation) openGofer(confs string) error {
+// openGofer connects one gofer to the sentry, with a socket for each mount. A sandbox
+// that waits keeps those of its spare mounts.
+func (c *creation) openGofer() error {
+	served, spec := c.plan, c.spec
+	if c.waits != nil {
+		var err error
+		served.Mounts = c.e.late.withSpares(c.plan.Mounts, c.waits.kind.spares)
+		if spec, err = specJSON(served); err != nil {
+			return err
+		}
+	}
 	c.gofer.args = append([]string{early.FirstGofer}, baseFlags(c.plan.Dir)...)
 	var theirs *os.File
 	var err error
@@ -117,27 +131,28 @@ func (c *creation) openGofer(confs string) error {
 		return err
 	}
 	c.gofer.flag("panic-log-fd", theirs)
-	c.gofer.args = append(c.gofer.args, "gofer", "--bundle="+c.plan.Dir, "--gofer-mount-confs="+confs)
-	f, err := memoryFile("spec", c.spec)
+	c.gofer.args = append(c.gofer.args, "gofer", "--bundle="+c.plan.Dir, "--gofer-mount-confs="+mountConfs(served))
+	f, err := memoryFile("spec", spec)
 	if err != nil {
 		return err
 	}
 	c.gofer.flag("spec-fd", f)
-	for range c.plan.Mounts {
+	for n := range served.Mounts {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
-		c.sentry.flag("io-fds", os.NewFile(uintptr(fds[0]), "mount"))
+		ours := os.NewFile(uintptr(fds[0]), "mount")
+		if n < len(c.plan.Mounts) {
+			c.sentry.flag("io-fds", ours)
+		} else {
+			c.waits.conns = append(c.waits.conns, ours)
+		}
 		c.gofer.flag("io-fds", os.NewFile(uintptr(fds[1]), "mount"))
 	}
-	// The gofer resolves the targets and tells the sentry.
-	r, w, err := os.Pipe()
-	if err != nil {
+	if err := c.openResolved(); err != nil {
 		return err
 	}
-	c.sentry.flag("mounts-fd", r)
-	c.gofer.flag("mounts-fd", w)
 	// By this socket a gofer may ask to have opened what it cannot open itself.
 	// No process answers: a source that the gofer cannot open is an error.
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -147,6 +162,26 @@ func (c *creation) openGofer(confs string) error {
 	_ = unix.Close(fds[0])
 	c.gofer.flag("rpc-fd", os.NewFile(uintptr(fds[1]), "rpc"))
 	c.gofer.args = append(c.gofer.args, c.plan.ID)
+	return nil
+}
+
+// openResolved has the gofer tell the sentry the targets, which it resolves. The sentry
+// of a sandbox that waits must not be told of spare mounts, and knows those of a late gofer.
+func (c *creation) openResolved() error {
+	if c.waits != nil || c.late {
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		c.gofer.flag("mounts-fd", null)
+		return nil
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	c.sentry.flag("mounts-fd", r)
+	c.gofer.flag("mounts-fd", w)
 	return nil
 }
 
@@ -177,11 +212,11 @@ func (c *creation) openSentry() error {
 	c.sync = r
 	c.sentry.flag("start-sync-fd", w)
 
-	config, err := pidfd.ConfigPipe(c.plan.Agent.Config)
+	told, err := c.configuration()
 	if err != nil {
 		return err
 	}
-	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(os.NewFile(uintptr(config), "config"))+":3")
+	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(told)+":3")
 	r, w, err = os.Pipe()
 	if err != nil {
 		return err
@@ -198,6 +233,21 @@ func (c *creation) openSentry() error {
 		c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(theirs)+":"+strconv.Itoa(agentSocketFD+n))
 	}
 	return nil
+}
+
+// configuration is what the agent reads its configuration from. The one of a booted sandbox waits.
+func (c *creation) configuration() (*os.File, error) {
+	if c.waits != nil {
+		// Not by os.Pipe, whose ends do not block: the agent waits in a read.
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+			return nil, os.NewSyscallError("pipe2", err)
+		}
+		c.waits.tell = os.NewFile(uintptr(fds[1]), "config")
+		return os.NewFile(uintptr(fds[0]), "config"), nil
+	}
+	fd, err := pidfd.ConfigPipe(c.plan.Agent.Config)
+	return os.NewFile(uintptr(fd), "config"), err
 }
 
 // agentSocketFD is the descriptor of the first of the agent's two sockets.

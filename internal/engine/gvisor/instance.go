@@ -28,6 +28,7 @@ type instance struct {
 	rec    record
 	sentry *pidfd.Process
 	gofer  *pidfd.Process // nil without mounts
+	late   *pidfd.Process // the gofer of mounts that came with a claim; nil without
 	ctl    *control
 	brake  *sentryBrake
 
@@ -41,7 +42,9 @@ type instance struct {
 	first, warm net.Conn
 	expiry      *time.Timer
 
-	ending  chan struct{} // closed when Close begins
+	ending chan struct{} // closed when Close begins
+	// handed is closed when a booted sandbox has become another instance, which watches the processes.
+	handed  chan struct{}
 	closing sync.Mutex
 	closed  bool
 }
@@ -64,28 +67,32 @@ func (i *instance) init(e *Engine, rec record, state []byte, g *cgroup.Group) {
 	i.e, i.rec = e, rec
 	i.ctl = &control{path: filepath.Join(rec.Dir, controlSocket)}
 	i.brake = &sentryBrake{i: i, mark: filepath.Join(rec.Dir, markFile)}
-	i.ending = make(chan struct{})
+	i.ending, i.handed = make(chan struct{}), make(chan struct{})
 	go i.watch()
 }
 
 // watch lets neither process live without the other: without its gofer a
 // sandbox would answer every access to a mount with an error.
 func (i *instance) watch() {
-	var goferDone <-chan struct{} // never ready without a gofer
+	var goferDone, lateDone <-chan struct{} // never ready without a gofer
 	if i.gofer != nil {
 		goferDone = i.gofer.Done()
+	}
+	if i.late != nil {
+		lateDone = i.late.Done()
 	}
 	who, first := "its sentry", i.sentry
 	select {
 	case <-i.sentry.Done():
 	case <-goferDone:
 		who, first = "its gofer", i.gofer
-		i.kill()
-		<-i.sentry.Done()
+	case <-lateDone:
+		who, first = "its gofer", i.late
+	case <-i.handed:
+		return
 	}
-	if i.gofer != nil {
-		i.gofer.Kill()
-	}
+	i.kill()
+	<-i.sentry.Done()
 	last := engine.Ending{LastWords: brief(lastWords(i.crash))}
 	if how := first.How(); how != "" {
 		last.How = who + " " + how
@@ -98,8 +105,10 @@ func (i *instance) Stopped() (names []string) {
 	if i.sentry.Stopped() {
 		names = append(names, "sentry")
 	}
-	if i.gofer != nil && i.gofer.Stopped() {
-		names = append(names, "gofer")
+	for _, g := range i.gofers() {
+		if g.Stopped() {
+			names = append(names, "gofer")
+		}
 	}
 	return names
 }
@@ -118,9 +127,19 @@ func brief(words string) string {
 // when it was paused.
 func (i *instance) kill() {
 	i.sentry.Kill()
-	if i.gofer != nil {
-		i.gofer.Kill()
+	for _, g := range i.gofers() {
+		g.Kill()
 	}
+}
+
+// gofers are the processes that serve its mounts.
+func (i *instance) gofers() (all []*pidfd.Process) {
+	for _, g := range []*pidfd.Process{i.gofer, i.late} {
+		if g != nil {
+			all = append(all, g)
+		}
+	}
+	return all
 }
 
 // Done implements engine.Instance.
@@ -160,7 +179,7 @@ func (i *instance) forward(ctx context.Context) (net.Conn, error) {
 	defer theirs.Close()
 	err = i.ctl.call(ctx, callPortForward, &portForward{
 		FilePayload: urpc.FilePayload{Files: []*os.File{theirs}},
-		ContainerID: i.rec.ID,
+		ContainerID: i.rec.container(),
 		Port:        uint16(i.rec.Port),
 	}, nil)
 	if err != nil {
@@ -246,8 +265,8 @@ func (i *instance) Close(ctx context.Context) error {
 	if err := i.sentry.Wait(ctx); err != nil {
 		return i.CloseError(api.ResourceProcesses, "wait for the sentry", err)
 	}
-	if i.gofer != nil {
-		if err := i.gofer.Wait(ctx); err != nil {
+	for _, g := range i.gofers() {
+		if err := g.Wait(ctx); err != nil {
 			return i.CloseError(api.ResourceProcesses, "wait for the gofer", err)
 		}
 	}
@@ -260,8 +279,8 @@ func (i *instance) Close(ctx context.Context) error {
 	_ = i.WhileIdle(func() error { removeFiles(i.rec.Dir); return nil })
 	i.e.records.Remove(i.rec)
 	i.sentry.Close()
-	if i.gofer != nil {
-		i.gofer.Close()
+	for _, g := range i.gofers() {
+		g.Close()
 	}
 	if i.crash != nil {
 		i.crash.Close()
@@ -284,8 +303,8 @@ func (i *instance) end() {
 // the sentry has them for all that runs inside.
 func (i *instance) FileHolders(context.Context) ([]int, error) {
 	pids := []int{i.sentry.ID.PID}
-	if i.gofer != nil {
-		pids = append(pids, i.gofer.ID.PID)
+	for _, g := range i.gofers() {
+		pids = append(pids, g.ID.PID)
 	}
 	return pids, nil
 }

@@ -52,10 +52,18 @@ func (c *creation) holdFar() error {
 	if c.plan.Link == nil {
 		return nil
 	}
-	fd, err := unix.FcntlInt(pidfd.RawFD(c.plan.Link.Far), unix.F_DUPFD_CLOEXEC, 3)
+	far, err := duplicateLink(c.plan.Link.Far)
 	if err != nil {
-		return fmt.Errorf("duplicate link: %w", err)
+		return err
 	}
-	c.sentry.add(os.NewFile(uintptr(fd), "link"))
+	c.sentry.add(far)
 	return nil
+}
+
+func duplicateLink(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(pidfd.RawFD(f), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate link: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "link"), nil
 }

@@ -3,6 +3,8 @@
 package gvisor
 
 import (
+	"cmp"
+
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
@@ -15,6 +17,10 @@ type record struct {
 	Port   int      `json:"port"`
 	Sentry pidfd.ID `json:"sentry"`
 	Gofer  pidfd.ID `json:"gofer,omitzero"`
+	// Late is the gofer of the mounts that came when a booted sandbox was claimed.
+	Late pidfd.ID `json:"late,omitzero"`
+	// Container is what the sentry calls the sandbox; empty is ID.
+	Container string `json:"container,omitempty"`
 	// GVisor is the version of gVisor that the sentry is.
 	GVisor string `json:"gvisor,omitempty"`
 	// Executable is the hash of the executable that is kept for it.
@@ -35,8 +41,11 @@ func (rec record) processes() []pidfd.ID {
 	if rec.Outlived() {
 		return nil
 	}
-	return []pidfd.ID{rec.Sentry, rec.Gofer}
+	return []pidfd.ID{rec.Sentry, rec.Gofer, rec.Late}
 }
+
+// container is what the sentry calls the sandbox.
+func (rec record) container() string { return cmp.Or(rec.Container, rec.ID) }
 
 // recorded are the hashes of the executables that the instances of all owners
 // were started from.

@@ -41,13 +41,19 @@ func (e *Engine) reopen(rec record, state []byte) (engine.Instance, error) {
 	if rec.Gofer.PID != 0 {
 		i.gofer, err = pidfd.Find(rec.Gofer)
 	}
+	if err == nil && rec.Late.PID != 0 {
+		i.late, err = pidfd.Find(rec.Late)
+	}
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
 		i.sentry.Abandon()
+		for _, g := range i.gofers() {
+			g.Abandon()
+		}
 		return nil, err
 	}
 	if err != nil || pidfd.Dying(rec.Sentry.PID) {
 		// Without its gofer a sandbox has lost its mounts.
-		for _, p := range []*pidfd.Process{i.sentry, i.gofer} {
+		for _, p := range []*pidfd.Process{i.sentry, i.gofer, i.late} {
 			if p != nil {
 				p.Kill()
 				p.Abandon()
@@ -70,7 +76,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) b
 	}
 	var errs []error
 	for _, rec := range recs {
-		if !engine.Keeps(keep, rec.ID) && !e.pool.holds(rec.ID) {
+		if !engine.Keeps(keep, rec.ID) && !e.parked.Holds(rec.ID) && !e.booted.Holds(rec.ID) {
 			errs = append(errs, e.destroy(ctx, rec))
 		}
 	}
@@ -96,6 +102,9 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 	}
 	if rec.Dir != "" {
 		removeFiles(rec.Dir)
+	}
+	if rec.Dir == filepath.Join(e.opts.StateDir, rec.ID) && strings.HasPrefix(rec.ID, bootedPrefix) {
+		_ = os.RemoveAll(rec.Dir) // one of the pool
 	}
 	e.records.Remove(rec)
 	return nil

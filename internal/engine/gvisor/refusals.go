@@ -55,14 +55,7 @@ func (c *creation) openGuard() (*reports, error) {
 	if len(c.plan.Rules) == 0 {
 		return nil, nil
 	}
-	told := refusal.Rules{}
-	for _, r := range c.plan.Rules {
-		told.Rules = append(told.Rules, refusal.Rule{Target: r.Target, Path: r.Path, Access: r.Access})
-	}
-	for _, m := range spec(c.plan).Mounts {
-		told.Targets = append(told.Targets, m.Destination)
-	}
-	b, err := json.Marshal(told)
+	b, err := json.Marshal(guardRules(c.plan))
 	if err != nil {
 		return nil, fmt.Errorf("encode rules: %w", err)
 	}
@@ -78,6 +71,18 @@ func (c *creation) openGuard() (*reports, error) {
 	pipeFD, countFD := c.sentry.add(pipe), c.sentry.add(count)
 	c.sentry.args = append(c.sentry.args, refusal.Argument(rulesFD, pipeFD, countFD))
 	return openReports(c.plan.Dir)
+}
+
+// guardRules are what a guard is told of a plan.
+func guardRules(p engine.Plan) *refusal.Rules {
+	told := &refusal.Rules{}
+	for _, r := range p.Rules {
+		told.Rules = append(told.Rules, refusal.Rule{Target: r.Target, Path: r.Path, Access: r.Access})
+	}
+	for _, m := range spec(p).Mounts {
+		told.Targets = append(told.Targets, m.Destination)
+	}
+	return told
 }
 
 // makeReports makes the guard's ends.

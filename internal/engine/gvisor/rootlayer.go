@@ -71,7 +71,7 @@ func (i *instance) tarRoot(ctx context.Context, w io.Writer) (own, err error) {
 		copied <- err
 	}()
 	err = i.ctl.callLong(ctx, callTarLayer, &tarLayer{
-		ContainerID: i.rec.ID, FilePayload: urpc.FilePayload{Files: []*os.File{theirs}},
+		ContainerID: i.rec.container(), FilePayload: urpc.FilePayload{Files: []*os.File{theirs}},
 	}, nil)
 	_ = theirs.Close()
 	if err != nil {

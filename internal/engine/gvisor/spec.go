@@ -49,17 +49,10 @@ func spec(p engine.Plan) *specs.Spec {
 			},
 		})
 	}
-	sources := map[string]int{}
-	for _, m := range p.Mounts {
-		sources[m.Source]++
-	}
+	exclusive := exclusiveSources(p.Mounts)
 	hinted := map[string]bool{}
 	for n, m := range p.Mounts {
-		// What is static takes half the time where many files are looked at. What is
-		// held must never be looked up anew: gVisor takes away the mounts on a name
-		// that it finds changed. It knows a mount by its source, so the mounts of one
-		// source are all held or none is, and only a source of one mount is static.
-		if (m.Pinned || m.Static && m.ReadOnly && sources[m.Source] == 1) && !hinted[m.Source] {
+		if exclusive[m.Source] && !hinted[m.Source] {
 			hinted[m.Source] = true
 			name := "dev.gvisor.spec.mount.m" + strconv.Itoa(n)
 			s.Annotations[name+".source"] = m.Source
@@ -75,6 +68,24 @@ func spec(p engine.Plan) *specs.Spec {
 		s.Mounts = append(s.Mounts, specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: opts})
 	}
 	return s
+}
+
+// exclusiveSources are the sources whose names are looked up once. What is static takes
+// half the time where many files are looked at. What is held must never be looked up
+// anew: gVisor takes away the mounts on a name that it finds changed. It knows a mount by
+// its source, so the mounts of one source are all held or none is, and only a source of
+// one mount is static.
+func exclusiveSources(mounts []engine.Mount) map[string]bool {
+	sources, exclusive := map[string]int{}, map[string]bool{}
+	for _, m := range mounts {
+		sources[m.Source]++
+	}
+	for _, m := range mounts {
+		if m.Pinned || m.Static && m.ReadOnly && sources[m.Source] == 1 {
+			exclusive[m.Source] = true
+		}
+	}
+	return exclusive
 }
 
 // mountConfs says for the root and for each mount that carries a descriptor

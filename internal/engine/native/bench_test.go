@@ -24,16 +24,22 @@ func BenchmarkFirstOutput(b *testing.B) {
 		b.Skip("needs bwrap, which is not here")
 	}
 	images := enginetest.BuildImages(b, b.TempDir())
-	cold, ready := newEngine(b, b.TempDir()), withPool(b, b.TempDir(), 1)
+	cold, ready := newEngine(b, b.TempDir()), newEngine(b, b.TempDir())
 	took := map[string][]time.Duration{}
 	since := func(what string, began time.Time) { took[what] = append(took[what], time.Since(began)) }
 	for b.Loop() {
-		ready.Fill(enginetest.Plan(b, images))
+		fill := enginetest.Plan(b, images)
+		fill.Pool.Ceiling = 1
+		ready.Fill(fill)
 		for _, s := range []struct {
 			name string
 			e    creator
 		}{{"cold", cold}, {"waiting", ready}} {
 			p := enginetest.Plan(b, images)
+			p.Pool.Ceiling = fill.Pool.Ceiling
+			if s.e == creator(cold) {
+				p.Pool.Ceiling = 0
+			}
 			began := time.Now()
 			i, err := s.e.Create(b.Context(), p)
 			if err != nil {

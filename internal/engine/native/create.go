@@ -59,9 +59,10 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		return nil, api.Errorf(api.CodeUnsupported, "create sandbox: engine %s has no network here: %s", e.name, egress.Reason).
 			WithHint("let the daemon's user open /dev/net/tun, or use engine gvisor")
 	}
-	if c := e.pool.take(p); c != nil {
-		i, err := c.finish(ctx, p)
-		if err == nil || ctx.Err() != nil || c.told {
+	k, fits := e.kindFor(p)
+	if fits {
+		defer e.want(k, p)
+		if i, err, ok := e.fromPool(ctx, k, p); ok {
 			return i, err
 		}
 	}
@@ -78,7 +79,6 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 	if err != nil {
 		return nil, err
 	}
-	e.pool.fill(p)
 	return c.done(), nil
 }
 

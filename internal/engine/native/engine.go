@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -15,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
+	"github.com/cloche-dev/cloche/internal/engine/pool"
 )
 
 // Name is what requests call this engine.
@@ -31,11 +33,11 @@ type Options struct {
 	IDsDir string
 	// Jail is a program that isolates in the engine's stead; may be nil.
 	Jail *Jail
-	// Pool is how many agents are kept that wait in namespaces of their own for the next
-	// sandboxes of an owner, so that those do not wait for the kernel to make them. They
-	// are made after the first sandbox, and again when one was taken; they end with this
-	// process. There are none with a Jail, or where the daemon is not root's.
-	Pool int
+	// PoolBytes is how much memory agents have at most that wait in namespaces of their
+	// own, so that sandboxes do not wait for the kernel to make them; 0 is unlimited. How
+	// many wait is what plans ask for. They end with this process. There are none with a
+	// Jail, or where the daemon is not root's.
+	PoolBytes int64
 	// Logger receives what cannot be returned; nil discards it.
 	Logger *slog.Logger
 }
@@ -52,7 +54,8 @@ type Engine struct {
 	rootless bool
 	boot     string
 	spawner  *pidfd.Spawner
-	pool     *pool
+	pool     *pool.Pool[kind, *creation]
+	unfit    atomic.Int64 // plans that no agent that waits is for
 
 	probing sync.Mutex
 	probed  engine.Report
@@ -86,11 +89,7 @@ func New(o Options) (*Engine, error) {
 	e.groups = findGroups(!e.rootless, name)
 	e.images = hostrootfs.NewImages(o.RootsDir, !e.rootless)
 	e.ids = hostrootfs.NewIDPool(cmp.Or(o.IDsDir, o.StateDir), !e.rootless)
-	pool := max(o.Pool, 0)
-	if e.rootless || e.jail != nil {
-		pool = 0
-	}
-	e.pool = newPool(e, pool)
+	e.pool = newPool(e, o.PoolBytes)
 	return e, nil
 }
 
@@ -118,7 +117,7 @@ func (e *Engine) Terms() engine.Terms {
 // Close ends what the engine has running in this process. Instances that were created
 // with DieWithParent die; the others live on.
 func (e *Engine) Close() error {
-	e.pool.close()
+	e.pool.Close()
 	e.spawner.Close()
 	e.images.Close()
 	return nil

@@ -31,13 +31,7 @@ func TestMain(m *testing.M) {
 // newEngine makes an engine whose log goes to the test's.
 func newEngine(t testing.TB, stateDir string) *native.Engine {
 	t.Helper()
-	return withPool(t, stateDir, 0)
-}
-
-// withPool makes one that keeps so many agents waiting.
-func withPool(t testing.TB, stateDir string, n int) *native.Engine {
-	t.Helper()
-	e, err := native.New(native.Options{StateDir: stateDir, RootsDir: stateDir + "-roots", Pool: n, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	e, err := native.New(native.Options{StateDir: stateDir, RootsDir: stateDir + "-roots", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

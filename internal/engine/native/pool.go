@@ -4,179 +4,74 @@ package native
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
+	"github.com/cloche-dev/cloche/internal/engine/pidfd"
+	"github.com/cloche-dev/cloche/internal/engine/pool"
 )
 
-// refillPause is how long a new sandbox has the machine for itself before a spare is
-// made for the one after it.
+// refillPause is how long a new sandbox has the machine for itself before an agent is
+// started for the one after it.
 const refillPause = 20 * time.Millisecond
 
-// pool keeps some agents ready, all of the kind of the last sandbox that was created. It makes none
-// before the first sandbox. It is safe for concurrent use.
-type pool struct {
-	e      *Engine
-	want   int
-	ctx    context.Context // ends with the pool
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+// warmPrefix begins the names of agents that wait, which their groups keep.
+const warmPrefix = "spare-"
 
-	mu     sync.Mutex
-	kind   kind
-	ready  []*creation // the oldest first
-	names  map[string]bool
-	making bool
-	closed bool
-}
-
-func newPool(e *Engine, want int) *pool {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ends with close
-	return &pool{e: e, want: want, ctx: ctx, cancel: cancel, names: map[string]bool{}}
-}
-
-// take returns an agent that is alive and of the plan's kind, or nil. It belongs to the caller, which
-// says when it is used up.
-func (s *pool) take(p engine.Plan) *creation {
-	if s.want == 0 || len(p.Agent.Config) > maxTold {
-		return nil
-	}
-	k, ok := kindOf(p)
-	if !ok {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.kind != k {
-		return nil
-	}
-	for len(s.ready) > 0 {
-		c := s.ready[0]
-		s.ready = s.ready[1:]
-		if !c.child.Dead() {
-			return c
-		}
-		s.wg.Go(func() { s.drop(c) })
-	}
-	return nil
-}
-
-// drop ends an unused agent.
-func (s *pool) drop(c *creation) {
-	c.rollback()
-	s.forget(c.rec.ID)
-}
-
-// forget says that a spare is an instance now, or gone.
-func (s *pool) forget(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.names, id)
-}
-
-// holds reports whether there is a spare of that name, or one on its way.
-func (s *pool) holds(name string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.names[name]
-}
-
-// fill makes spares of a plan's kind after a pause until there are enough. It does not
-// wait.
-func (s *pool) fill(p engine.Plan) {
-	if s.want == 0 {
-		return
-	}
-	k, ok := kindOf(p)
-	if !ok {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return
-	}
-	s.turn(k)
-	if s.making || len(s.ready) >= s.want {
-		return
-	}
-	s.making = true
-	s.wg.Go(func() {
-		pause := time.NewTimer(refillPause)
-		defer pause.Stop()
-		select {
-		case <-pause.C:
-		case <-s.ctx.Done():
-		}
-		for s.one() {
-		}
+// newPool makes the pool of agents that wait.
+func newPool(e *Engine, budget int64) *pool.Pool[kind, *creation] {
+	return pool.New[kind, *creation](pool.Options[kind]{
+		Prefix: warmPrefix, Pause: refillPause, Timeout: lifecycle.BootTimeout, Budget: budget, Valid: kind.valid, Log: e.log,
 	})
 }
 
-// turn has the spares be of a kind from now on. The caller holds mu.
-func (s *pool) turn(k kind) {
-	if s.kind == k {
-		return
+// Done implements pool.Member.
+func (c *creation) Done() <-chan struct{} { return c.child.Done() }
+
+// Usable implements pool.Member.
+func (c *creation) Usable() bool { return c.child.Usable() }
+
+// Discard implements pool.Member.
+func (c *creation) Discard() { c.rollback() }
+
+// Memory implements pool.Member.
+func (c *creation) Memory() int64 { return pidfd.Memory(c.child.ID.PID) }
+
+// kindFor returns the kind of a plan that agents wait for; false is one that starts its own.
+func (e *Engine) kindFor(p engine.Plan) (kind, bool) {
+	if e.rootless || e.jail != nil || p.Pool.Ceiling == 0 {
+		return kind{}, false
 	}
-	for _, c := range s.ready {
-		s.wg.Go(func() { s.drop(c) })
+	k, ok := kindOf(p)
+	if !ok || len(p.Agent.Config) > maxTold {
+		e.unfit.Add(1)
+		return k, false
 	}
-	s.kind, s.ready = k, nil
+	return k, true
 }
 
-// one makes a spare, if one is missing.
-func (s *pool) one() bool {
-	s.mu.Lock()
-	s.clearDead()
-	if s.closed || len(s.ready) >= s.want {
-		s.making = false
-		s.mu.Unlock()
-		return false
+// fromPool makes the instance of an agent that waits. Without one, or where that failed so
+// that another may be tried, ok is false.
+func (e *Engine) fromPool(ctx context.Context, k kind, p engine.Plan) (i engine.Instance, err error, ok bool) {
+	c, name, ok := e.pool.Take(k, p.Pool.User)
+	if !ok {
+		return nil, nil, false
 	}
-	k, name := s.kind, warmName()
-	s.names[name] = true
-	s.mu.Unlock()
-	c, err := s.e.newWarm(s.ctx, k, name)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil {
-		// Who creates a sandbox next meets the same, and is told.
-		delete(s.names, name)
-		s.making = false
-		return false
-	}
-	if s.closed || s.kind != k {
-		s.wg.Go(func() { s.drop(c) })
-		return true
-	}
-	s.ready = append(s.ready, c)
-	return true
+	defer e.pool.Forget(name)
+	i, err = c.finish(ctx, p)
+	return i, err, err == nil || ctx.Err() != nil || c.told
 }
 
-// clearDead drops the spares that have died. The caller holds mu.
-func (s *pool) clearDead() {
-	alive := s.ready[:0:0]
-	for _, c := range s.ready {
-		if c.child.Dead() {
-			s.wg.Go(func() { s.drop(c) })
-			continue
-		}
-		alive = append(alive, c)
+// want asks for agents that wait for plans like p.
+func (e *Engine) want(k kind, p engine.Plan) { e.pool.Want(k, e.demand(k, p)) }
+
+func (e *Engine) demand(k kind, p engine.Plan) pool.Demand[*creation] {
+	return pool.Demand[*creation]{
+		User: p.Pool.User, Size: pool.Size{Floor: p.Pool.Floor, Ceiling: p.Pool.Ceiling},
+		Make: func(ctx context.Context, name string) (*creation, error) { return e.newWarm(ctx, k, name) },
 	}
-	s.ready = alive
 }
 
-// close ends all spares and waits for them. It may be called more than once.
-func (s *pool) close() {
-	s.mu.Lock()
-	s.closed = true
-	left := s.ready
-	s.ready = nil
-	s.mu.Unlock()
-	s.cancel()
-	for _, c := range left {
-		s.drop(c)
-	}
-	s.wg.Wait()
-}
+// PoolCounts implements engine.Pooler.
+func (e *Engine) PoolCounts() engine.PoolCounts { return e.pool.Counts().Report(e.unfit.Load()) }

@@ -41,11 +41,9 @@ type pooled struct {
 }
 
 func (e pooled) Create(ctx context.Context, p engine.Plan) (engine.Instance, error) {
-	waiting := e.Fill(p)
-	pids := e.Pool()
-	i, err := e.Engine.Create(ctx, p)
-	if err == nil && (!waiting || !slices.Contains(pids, enginetest.InitPID(i.State()))) {
-		e.t.Errorf("sandbox %s was made of nothing that waited", p.ID)
+	i, err := e.CreateWaiting(ctx, p)
+	if err == nil && !strings.Contains(string(i.State()), "spare-") {
+		e.t.Errorf("sandbox %s was made of nothing that waited: %s", p.ID, i.State())
 	}
 	return i, err
 }
@@ -54,7 +52,7 @@ func (e pooled) Create(ctx context.Context, p engine.Plan) (engine.Instance, err
 func TestNativePoolEngine(t *testing.T) {
 	needsPool(t)
 	enginetest.Run(t, enginetest.Setup{
-		New:      func(t testing.TB, dir string) engine.Engine { return pooled{withPool(t, dir, 1), t} },
+		New:      func(t testing.TB, dir string) engine.Engine { return pooled{newEngine(t, dir), t} },
 		Images:   enginetest.BuildImages(t, t.TempDir()),
 		Kill:     enginetest.KillInit,
 		PID:      enginetest.InitPID,
@@ -69,12 +67,12 @@ func filled(t *testing.T, n int) (*native.Engine, string, func() engine.Plan) {
 	t.Helper()
 	needsPool(t)
 	dir := t.TempDir()
-	e := withPool(t, dir, n)
+	e := newEngine(t, dir)
 	images := enginetest.BuildImages(t, t.TempDir())
 	owner := "pool-" + strconv.Itoa(os.Getpid()) + "-" + filepath.Base(filepath.Dir(dir))
 	plan := func() engine.Plan {
 		p := enginetest.Plan(t, images)
-		p.Owner = owner
+		p.Owner, p.Pool.Ceiling = owner, n
 		return p
 	}
 	if e.Fill(plan()); len(e.Pool()) != n {
@@ -143,7 +141,7 @@ func TestNativePoolExhausted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := enginetest.InitPID(i.State()); n < 2 && got != waiting[n] || n >= 2 && slices.Contains(waiting, got) {
+		if got := enginetest.InitPID(i.State()); slices.Contains(waiting, got) != (n < 2) {
 			t.Errorf("sandbox %d is process %d, where %v were waiting", n, got, waiting)
 		}
 		if net := network(t, enginetest.InitPID(i.State())); seen[net] {
@@ -156,7 +154,7 @@ func TestNativePoolExhausted(t *testing.T) {
 		if n == 0 {
 			continue // another engine would end what waits beside it
 		}
-		if err := withPool(t, dir, 0).Sweep(t.Context(), plan().Owner, func(id string) bool { return slices.Contains(ids(made), id) }); err != nil {
+		if err := newEngine(t, dir).Sweep(t.Context(), plan().Owner, func(id string) bool { return slices.Contains(ids(made), id) }); err != nil {
 			t.Fatal(err)
 		}
 		hostname(t, i)
@@ -252,9 +250,11 @@ func TestNativePoolClose(t *testing.T) {
 // TestNativePoolRefills: who makes sandboxes finds agents that wait, without asking.
 func TestNativePoolRefills(t *testing.T) {
 	needsPool(t)
-	e := withPool(t, t.TempDir(), 2)
+	e := newEngine(t, t.TempDir())
 	images := enginetest.BuildImages(t, t.TempDir())
-	i, err := e.Create(t.Context(), enginetest.Plan(t, images))
+	p := enginetest.Plan(t, images)
+	p.Pool = engine.Pool{Floor: 2, Ceiling: 2}
+	i, err := e.Create(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func daemon(orders string) error {
 	if err := json.Unmarshal([]byte(orders), &o); err != nil {
 		return err
 	}
-	e, err := native.New(native.Options{StateDir: o.Dir, RootsDir: o.Dir + "-roots", Pool: 2})
+	e, err := native.New(native.Options{StateDir: o.Dir, RootsDir: o.Dir + "-roots"})
 	if err != nil {
 		return err
 	}
@@ -302,7 +302,7 @@ func TestNativePoolDaemonKilled(t *testing.T) {
 	needsPool(t)
 	dir := t.TempDir()
 	p := enginetest.Plan(t, enginetest.BuildImages(t, t.TempDir()))
-	p.Owner = "pool-" + strconv.Itoa(os.Getpid()) + "-killed"
+	p.Owner, p.Pool.Ceiling = "pool-"+strconv.Itoa(os.Getpid())+"-killed", 2
 	orders, err := json.Marshal(daemonOrders{dir, p})
 	if err != nil {
 		t.Fatal(err)
@@ -335,7 +335,7 @@ func TestNativePoolDaemonKilled(t *testing.T) {
 	for _, pid := range pids[:last] {
 		gone(t, "without a daemon", pid)
 	}
-	e := withPool(t, dir, 0)
+	e := newEngine(t, dir)
 	if err := e.Sweep(t.Context(), p.Owner, func(id string) bool { return id == p.ID }); err != nil {
 		t.Fatal(err)
 	}

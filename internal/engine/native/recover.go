@@ -52,7 +52,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) b
 	var errs []error
 	for _, rec := range recs {
 		switch {
-		case engine.Keeps(keep, rec.ID) || e.pool.holds(rec.ID):
+		case engine.Keeps(keep, rec.ID) || e.pool.Holds(rec.ID):
 		case slices.ContainsFunc(recs, func(kept record) bool { return engine.Keeps(keep, kept.ID) && kept.was(rec) }):
 			e.records.Remove(rec)
 		default:

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
 	"github.com/cloche-dev/cloche/internal/engine/hostrootfs"
@@ -40,15 +39,30 @@ type kind struct {
 // once, and more than an agent reads.
 const maxTold = 64 << 10
 
+// valid reports whether the image of the agent is still the same.
+func (k kind) valid() bool {
+	is, err := fileAt(k.image)
+	return err == nil && is == k.file
+}
+
+// fileAt says which file there is at a path, and in which state.
+func fileAt(path string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", err
+	}
+	return fmt.Sprint(st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim), nil
+}
+
 // kindOf is a plan's; ok is of one that a spare can be made for.
 func kindOf(p engine.Plan) (k kind, ok bool) {
-	var st unix.Stat_t
-	if len(p.Agent.Argv) == 0 || programOf(p.Agent) == "" || unix.Stat(p.Agent.Image, &st) != nil {
+	file, err := fileAt(p.Agent.Image)
+	if len(p.Agent.Argv) == 0 || programOf(p.Agent) == "" || err != nil {
 		return kind{}, false
 	}
 	return kind{
 		owner: p.Owner, image: p.Agent.Image, target: p.Agent.Target, argv: strings.Join(p.Agent.Argv, "\x00"), uid: p.Agent.UID, dies: p.DieWithParent,
-		file: fmt.Sprint(st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim),
+		file: file,
 	}, true
 }
 
@@ -165,8 +179,6 @@ func (c *creation) finish(ctx context.Context, p engine.Plan) (engine.Instance, 
 		{Name: "find agent", Do: c.findAgent},
 	})
 	c.e.records.Remove(warm)
-	c.e.pool.forget(warm.ID)
-	c.e.pool.fill(p)
 	if err != nil {
 		return nil, err
 	}
@@ -257,6 +269,3 @@ func (c *creation) hear(ctx context.Context) error {
 	c.told = !errors.Is(err, lifecycle.ErrAgentEnded)
 	return err
 }
-
-// warmName is the name of a new spare, which its groups keep.
-func warmName() string { return api.NewID("spare-") }

@@ -139,7 +139,7 @@ func (c *creation) openSources() error {
 		if m.ReadOnly {
 			attrs |= unix.MOUNT_ATTR_RDONLY
 		}
-		fd, err := detach(m.Source, attrs)
+		fd, err := hostrootfs.Detach(m.Source, attrs)
 		if err != nil {
 			return err
 		}
@@ -167,22 +167,8 @@ func (c *creation) openImage(image string) (source, error) {
 	if err != nil || fd >= 0 {
 		return source{fd: fd}, err
 	}
-	fd, err = detach(dir, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID)
+	fd, err = hostrootfs.Detach(dir, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID)
 	return source{fd: fd, unpacked: true}, err
-}
-
-// detach makes a mount of a path that is attached nowhere.
-func detach(path string, attrs uint64) (int, error) {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
-	if err != nil {
-		return -1, fmt.Errorf("open mount: %w", err)
-	}
-	attr := unix.MountAttr{Attr_set: attrs, Propagation: unix.MS_PRIVATE}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
-		_ = unix.Close(fd)
-		return -1, fmt.Errorf("set attributes of mount: %w", err)
-	}
-	return fd, nil
 }
 
 // mapOwners shows in a detached mount the files of the host's root as the sandbox's.

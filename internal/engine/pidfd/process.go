@@ -154,6 +154,9 @@ func (p *Process) Dead() bool {
 	}
 }
 
+// Usable reports whether the process is alive and not about to end.
+func (p *Process) Usable() bool { return !p.Dead() && !Dying(p.ID.PID) }
+
 // Stopped reports whether a signal or a debugger has stopped the process. One that is dead
 // is not stopped.
 func (p *Process) Stopped() bool {

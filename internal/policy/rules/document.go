@@ -181,7 +181,7 @@ func (d *Document) value(path string, n ast.Node, t reflect.Type) {
 	}
 	switch {
 	case t == reflect.TypeFor[Size]():
-		if _, err := scalar(n, parseSize); err != nil {
+		if _, err := scalar(n, ParseSize); err != nil {
 			d.wrong(path, n, "%w", err)
 		}
 	case t == reflect.TypeFor[Duration]():

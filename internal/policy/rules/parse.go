@@ -122,6 +122,7 @@ func ruleProfiles(r Rules, report Reporter) {
 				WithHint("write %q or %q", NetworkNone, NetworkOn))
 		}
 		ruleFields(field, p, report)
+		rulePool(field+".pool", p.Pool, report)
 		ruleLimits(field, name, p, r, report)
 	}
 }
@@ -142,6 +143,21 @@ func ruleFields(field string, p ProfileRule, report Reporter) {
 					WithHint("these can: %s", strings.Join(limitFields(), ", ")))
 			}
 		}
+	}
+}
+
+// rulePool checks that a floor is at most its ceiling.
+func rulePool(field string, p PoolRule, report Reporter) {
+	for _, n := range []struct {
+		key string
+		is  *int
+	}{{"floor", p.Floor}, {"ceiling", p.Ceiling}} {
+		if n.is != nil && (*n.is < 0 || *n.is > MaxPool) {
+			report(api.Invalid(field+"."+n.key, "%s.%s is %d", field, n.key, *n.is).WithHint("write a whole number from 0 to %d", MaxPool))
+		}
+	}
+	if p.Floor != nil && p.Ceiling != nil && *p.Floor > *p.Ceiling {
+		report(api.Invalid(field+".floor", "%s.floor is %d, more than its ceiling of %d", field, *p.Floor, *p.Ceiling).WithHint("lower one or raise the other"))
 	}
 }
 

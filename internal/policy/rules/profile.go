@@ -35,6 +35,8 @@ type Profile struct {
 	egressRuled  bool
 	EgressDeny   []EgressItem
 	EgressLimits EgressLimitRule
+	// Pool is the rule for what is kept ready.
+	Pool PoolRule
 	// liftsWorkspace means that a rule removes the limit of private workspaces.
 	LiftsWorkspace bool
 }
@@ -155,7 +157,7 @@ func (r ProfileRule) apply(p *Profile) {
 	if r.Image != "" {
 		p.Image = r.Image
 	}
-	p.Engine = r.Engine
+	p.Engine, p.Pool = r.Engine, r.Pool
 	if r.Network != "" {
 		p.Network = r.Network
 	}

@@ -175,6 +175,8 @@ type ProfileRule struct {
 	WorkspaceReadOnly *bool `yaml:"workspace_read_only"`
 	// MountsReadOnly is the value that "mounts.read_only" in Locked forces.
 	MountsReadOnly *bool `yaml:"mounts_read_only"`
+	// Pool is how many sandboxes of one kind are kept ready. Absent uses the daemon's settings.
+	Pool PoolRule `yaml:"pool"`
 	// Locked are the fields for which the profile's value overrides the request's. Absent keeps
 	// the base profile's, and an empty list unlocks everything.
 	Locked *[]string `yaml:"locked"`
@@ -182,6 +184,17 @@ type ProfileRule struct {
 	// base profile's.
 	Clamp *[]string `yaml:"clamp"`
 }
+
+// PoolRule is how many sandboxes of one kind are kept ready.
+type PoolRule struct {
+	// Floor are kept from the first sandbox on.
+	Floor *int `yaml:"floor"`
+	// Ceiling are kept at most; 0 keeps none.
+	Ceiling *int `yaml:"ceiling"`
+}
+
+// MaxPool bounds both numbers of a PoolRule.
+const MaxPool = 1024
 
 // LimitRule is a set of limits, of which some can be absent.
 type LimitRule struct {

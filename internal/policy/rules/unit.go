@@ -33,8 +33,8 @@ func FormatSize(v float64) string {
 
 func formatMillis(v float64) string { return strconv.FormatInt(int64(v), 10) + " ms" }
 
-// parseSize parses 1048576, 512KiB, 1.5GiB, 2G (binary, as in Docker) and 2GB (decimal).
-func parseSize(s string) (Size, error) {
+// ParseSize parses 1048576, 512KiB, 1.5GiB, 2G (binary, as in Docker) and 2GB (decimal).
+func ParseSize(s string) (Size, error) {
 	s = strings.TrimSpace(s)
 	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
 	unit := strings.ToLower(strings.TrimSpace(s[len(digits):]))
@@ -62,7 +62,7 @@ func parseDuration(s string) (Duration, error) {
 
 // UnmarshalYAML reads a scalar.
 func (s *Size) UnmarshalYAML(n ast.Node) (err error) {
-	*s, err = scalar(n, parseSize)
+	*s, err = scalar(n, ParseSize)
 	return err
 }
 

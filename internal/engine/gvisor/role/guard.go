@@ -3,8 +3,10 @@
 package role
 
 import (
+	"encoding/binary"
 	"path"
 	"strings"
+	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/errors"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
@@ -17,11 +19,29 @@ import (
 )
 
 // guard stands behind the system calls of one sentry. It is used by every task at
-// once; what changes in it is the teller's.
+// once; what changes in it is the teller's, and that it gets rules.
 type guard struct {
-	rules  rules
-	tell   *teller
 	mounts *mounts
+	// ruled is nil until there are rules.
+	ruled atomic.Pointer[ruled]
+	// kernel is nil until the first of the calls.
+	kernel atomic.Pointer[kernel.Kernel]
+}
+
+// ruled are rules, and who is told what they refuse.
+type ruled struct {
+	rules rules
+	tell  *teller
+}
+
+// use has the guard answer and tell by rules from now on. The descriptors are its own.
+func (g *guard) use(r rules, pipe, count int) error {
+	b, err := mapCount(count)
+	if err != nil {
+		return err
+	}
+	g.ruled.Store(&ruled{rules: r, tell: &teller{pipe: pipe, count: b, seen: binary.LittleEndian.Uint64(b)}})
+	return nil
 }
 
 // watch puts the guard behind the calls of a table.
@@ -37,6 +57,9 @@ func (g *guard) watch(table *kernel.SyscallTable) {
 			do = own
 		}
 		sc.Fn = func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+			if g.kernel.Load() == nil {
+				g.kernel.Store(t.Kernel())
+			}
 			if c.early {
 				if err := g.judge(t, c, args, nil); err != nil {
 					return 0, nil, err
@@ -62,9 +85,10 @@ func mayBeRule(err error) bool {
 // judge returns the error of a call that failed with err, or has not been made yet:
 // EACCES, told, when a rule refuses what was asked.
 func (g *guard) judge(t *kernel.Task, c call, args arch.SyscallArguments, err error) error {
+	by := g.ruled.Load()
 	// The agent is not held by rules; what it does for a caller it judges and tells
 	// itself.
-	if t.ThreadGroup() == t.Kernel().GlobalInit() {
+	if by == nil || t.ThreadGroup() == t.Kernel().GlobalInit() {
 		return err
 	}
 	change := c.change(t, args)
@@ -77,29 +101,29 @@ func (g *guard) judge(t *kernel.Task, c call, args arch.SyscallArguments, err er
 	if len(names) < len(c.places) {
 		return err // an invalid argument: no rule is needed
 	}
-	n, name, ok := g.refuses(c, names, change, err)
+	n, name, ok := by.rules.refuses(c, names, change, err)
 	if !ok {
 		return err
 	}
 	if !c.quiet {
-		g.tell.note(t, n, c.op, name, g.rules.Rules[n])
+		by.tell.note(t, n, c.op, name, by.rules.Rules[n])
 	}
 	return linuxerr.EACCES
 }
 
 // refuses is the rule, if any, that what was asked at names is refused by.
-func (g *guard) refuses(c call, names []string, change bool, err error) (rule int, name string, ok bool) {
+func (r rules) refuses(c call, names []string, change bool, err error) (rule int, name string, ok bool) {
 	busy, apart := err != nil && is(err, linuxerr.EBUSY), err != nil && is(err, linuxerr.EXDEV)
 	for i, name := range names {
-		n, ok := g.rules.covering(name)
+		n, ok := r.covering(name)
 		switch {
 		case !ok:
-		case g.rules.Rules[n].Access == api.AccessNone:
+		case r.Rules[n].Access == api.AccessNone:
 			return n, name, true
-		case g.rules.Rules[n].Access != api.AccessRead || !change:
+		case r.Rules[n].Access != api.AccessRead || !change:
 		case !c.places[i].shared:
 			return n, name, true
-		case apart && within(names[1], g.rules.Rules[n].Target):
+		case apart && within(names[1], r.Rules[n].Target):
 			// By another name in the same mount it could be written to.
 			return n, name, true
 		}
@@ -109,7 +133,7 @@ func (g *guard) refuses(c call, names []string, change bool, err error) (rule in
 	}
 	// What is above a rule stays where it is.
 	for _, name := range names {
-		if n, ok := g.rules.below(name); ok {
+		if n, ok := r.below(name); ok {
 			return n, name, true
 		}
 	}
@@ -119,6 +143,10 @@ func (g *guard) refuses(c call, names []string, change bool, err error) (rule in
 // tellLayer tells of a layer of an overlay that was refused, by a rule of its file
 // system. It may be seen at any path, so the path in its file system counts.
 func (g *guard) tellLayer(t *kernel.Task, layer vfs.VirtualDentry) {
+	by := g.ruled.Load()
+	if by == nil {
+		return
+	}
 	ns, ok := g.mounts.hold(t)
 	if !ok {
 		return
@@ -132,7 +160,7 @@ func (g *guard) tellLayer(t *kernel.Task, layer vfs.VirtualDentry) {
 		return
 	}
 	of := -1 // the first rule of the file system
-	for n, r := range g.rules.Rules {
+	for n, r := range by.rules.Rules {
 		top, err := w.vfs.GetDentryAt(t, w.creds, w.operation(r.Target, false), &vfs.GetDentryOptions{})
 		if err != nil {
 			continue
@@ -144,21 +172,21 @@ func (g *guard) tellLayer(t *kernel.Task, layer vfs.VirtualDentry) {
 			continue
 		}
 		name := path.Join(r.Target, strings.TrimPrefix(inside, above))
-		if by, ok := g.rules.covering(name); ok && g.rules.Rules[by].Access != api.AccessWrite {
-			n = by
-		} else if by, ok := g.rules.below(name); ok {
-			n = by
+		if m, ok := by.rules.covering(name); ok && by.rules.Rules[m].Access != api.AccessWrite {
+			n = m
+		} else if m, ok := by.rules.below(name); ok {
+			n = m
 		} else if of < 0 {
 			of = n
 			continue
 		} else {
 			continue
 		}
-		g.tell.note(t, n, opMount, name, g.rules.Rules[n])
+		by.tell.note(t, n, opMount, name, by.rules.Rules[n])
 		return
 	}
 	if of >= 0 {
-		g.tell.note(t, of, opMount, path.Join(g.rules.Rules[of].Target, inside), g.rules.Rules[of])
+		by.tell.note(t, of, opMount, path.Join(by.rules.Rules[of].Target, inside), by.rules.Rules[of])
 	}
 }
 

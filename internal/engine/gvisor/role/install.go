@@ -3,7 +3,6 @@
 package role
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,48 +11,64 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cloche-dev/cloche/internal/engine/gvisor/refusal"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
+
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/claim"
+	"github.com/cloche-dev/cloche/internal/engine/gvisor/refusal"
 )
 
-// Install keeps the mounts of a sandbox by this process's system calls, puts a guard
-// behind them if the first of its arguments asks for one, and returns the arguments
-// without that. It is for a sentry that has not begun to be one.
-func Install(args []string) ([]string, error) {
+// Install keeps the mounts of a sandbox by this process's system calls and puts a guard
+// behind them. The guard has rules if the first of the arguments asks for them, and gets
+// them later if that asks for a Late, which writes to the process's title. Install returns
+// the arguments without that. It is for a sentry that has not begun to be one.
+func Install(args []string, title []byte) ([]string, error) {
 	keep := &mounts{}
 	for _, table := range tables() {
 		keep.watch(table)
 	}
-	if len(args) < 2 || !strings.HasPrefix(args[1], refusal.FlagName) {
-		return args, nil
-	}
-	var fds []int
-	for s := range strings.SplitSeq(strings.TrimPrefix(args[1], refusal.FlagName), ",") {
-		fd, err := strconv.Atoi(s)
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", refusal.FlagName, err)
-		}
-		fds = append(fds, fd)
-	}
-	if len(fds) != 3 {
-		return nil, fmt.Errorf("read %s: %d descriptors", refusal.FlagName, len(fds))
-	}
-	rules, err := readRules(fds[0])
-	if err != nil {
-		return nil, err
-	}
-	count, err := mapCount(fds[2])
-	if err != nil {
-		return nil, err
-	}
-	g := &guard{mounts: keep, rules: rules, tell: &teller{pipe: fds[1], count: count, seen: binary.LittleEndian.Uint64(count)}}
+	g := &guard{mounts: keep}
 	keep.tell = g.tellLayer
 	for _, table := range tables() {
 		g.watch(table)
 	}
-	return append(args[:1:1], args[2:]...), nil
+	if len(args) < 2 {
+		return args, nil
+	}
+	rest := append(args[:1:1], args[2:]...)
+	if text, ok := strings.CutPrefix(args[1], claim.LateFlag); ok {
+		fd, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", claim.LateFlag, err)
+		}
+		return rest, serveLate(fd, g, title)
+	}
+	text, ok := strings.CutPrefix(args[1], refusal.FlagName)
+	if !ok {
+		return args, nil
+	}
+	return rest, g.read(text)
+}
+
+// read gives the guard the rules that a flag says.
+func (g *guard) read(flag string) error {
+	var fds []int
+	for s := range strings.SplitSeq(flag, ",") {
+		fd, err := strconv.Atoi(s)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", refusal.FlagName, err)
+		}
+		fds = append(fds, fd)
+	}
+	if len(fds) != 3 {
+		return fmt.Errorf("read %s: %d descriptors", refusal.FlagName, len(fds))
+	}
+	r, err := readRules(fds[0])
+	if err != nil {
+		return err
+	}
+	return g.use(r, fds[1], fds[2])
 }
 
 // tables are those by which this build of gVisor can look up a call.

@@ -13,12 +13,12 @@ import (
 // is no silent end of the rules' record.
 func TestInstall(t *testing.T) {
 	for _, args := range [][]string{{"sentry"}, {"sentry", "boot", refusal.FlagName + "3,4,5"}, nil} {
-		if got, err := Install(args); err != nil || !slices.Equal(got, args) {
+		if got, err := Install(args, nil); err != nil || !slices.Equal(got, args) {
 			t.Errorf("%q: %q, %v", args, got, err)
 		}
 	}
 	for _, arg := range []string{"", "x", "3", "3,4", "3,4,5,6", "-1,-1,-1", "3,,5"} {
-		if got, err := Install([]string{"sentry", refusal.FlagName + arg, "boot"}); err == nil {
+		if got, err := Install([]string{"sentry", refusal.FlagName + arg, "boot"}, nil); err == nil {
 			t.Errorf("%q: %q", arg, got)
 		}
 	}

@@ -37,9 +37,9 @@ import (
 // So the same sentry serves who cannot wait for its start and who can: a parked
 // one knows nothing of any sandbox, and becomes one sandbox's and no other's.
 
-// park sets up a sentry, waits, and returns the command line to go on with. What
-// the garbage collector must not close is in keep.
-func park() (args []string, keep []any) {
+// park sets up a sentry, waits, and returns the command line to go on with, and where its
+// title is. What the garbage collector must not close is in keep.
+func park() (args []string, title []byte, keep []any) {
 	// gVisor's log of its start is not read, and its output would be taken for the reason of
 	// its death.
 	glog.SetTarget(silence{})
@@ -80,11 +80,12 @@ func park() (args []string, keep []any) {
 	if err != nil {
 		giveUp("read claim", err)
 	}
-	setTitle(c.Title)
+	title = takeTitle()
+	setTitle(title, c.Title)
 	if i := slices.Index(c.Args, "boot"); i >= 0 {
 		c.Args = slices.Insert(c.Args, i+1, flags...)
 	}
-	return c.Args, []any{unmounter, p}
+	return c.Args, title, []any{unmounter, p}
 }
 
 // silence discards a log.
@@ -208,18 +209,23 @@ func receivedFDs(oob []byte) ([]int, error) {
 	return fds, nil
 }
 
-// setTitle puts another command line in the place of the one that this process was
-// started with, whose last argument only reserves space for it. It is what ps shows,
-// and how an engine finds a sentry that is not on record.
-func setTitle(title []string) {
+// takeTitle is the place of the command line that this process was started with, whose
+// last argument only reserves space. The arguments are not used any more.
+func takeTitle() []byte {
 	n := len(os.Args) // each ends with a zero byte
 	for _, arg := range os.Args {
 		n += len(arg)
 	}
 	room := unsafe.Slice(unsafe.StringData(os.Args[0]), n)
 	os.Args = nil // they are overwritten
+	return room
+}
+
+// setTitle writes the command line that others are shown. It is what ps shows, and how an
+// engine finds a sentry that is not on record.
+func setTitle(room []byte, title []string) {
 	clear(room)
-	copy(room[:n-1], strings.Join(title, "\x00"))
+	copy(room[:len(room)-1], strings.Join(title, "\x00"))
 }
 
 // giveUp says why, in the file that the engine reads a sentry's last words from.

@@ -35,9 +35,9 @@ func Dispatch() {
 		quietStart()
 		registerSignals()
 		fillSentryPrograms()
-		args, keep := park()
+		args, title, keep := park()
 		defer runtime.KeepAlive(keep)
-		args, err := Install(args)
+		args, err := Install(args, title)
 		if err != nil {
 			_, _ = os.Stderr.WriteString(err.Error() + "\n")
 			os.Exit(exitGuard)

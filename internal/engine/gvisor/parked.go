@@ -7,14 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
-	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,23 +24,25 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
+	"github.com/cloche-dev/cloche/internal/engine/pool"
 )
 
 // parked is a sentry that has been started and has not been told yet whose it is.
 // It lives in the cgroup that is going to be its sandbox's, which has no limits yet.
-type pooled struct {
+type parked struct {
 	fits  fit
 	proc  *pidfd.Process
 	group *cgroup.Group
 	conn  *os.File // it ends when this is closed
 	crash *os.File // its last words
 	hash  string   // of the executable that is kept for it
+	log   *slog.Logger
 	// settled is closed when its first stub is where stubs belong, or when it ended
 	// before; then unsettled says why that is not so.
 	settled   chan struct{}
 	unsettled error
-	// taken is closed when it has left the pool.
-	taken chan struct{}
+	// done is closed when it is of no use; nil for one that was started for a sandbox.
+	done chan struct{}
 }
 
 // fit is what a parked sentry must have in common with the sandbox that gets it.
@@ -66,10 +66,10 @@ func processors(limit float64) int {
 	return min(max(int(math.Ceil(limit)), 2), runtime.NumCPU())
 }
 
-// startPooled forks a sentry into g. It must be called on the spawner's thread,
+// startParked forks a sentry into g. It must be called on the spawner's thread,
 // which has entered the group.
-func (e *Engine) startPooled(f fit, g *cgroup.Group, x *executable, cgroupFD int) (_ *pooled, err error) {
-	p := &pooled{fits: f, group: g, hash: x.hash, settled: make(chan struct{}), taken: make(chan struct{})}
+func (e *Engine) startParked(f fit, g *cgroup.Group, x *executable, cgroupFD int) (_ *parked, err error) {
+	p := &parked{fits: f, group: g, hash: x.hash, log: e.log, settled: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			p.closeFiles()
@@ -118,7 +118,7 @@ func (e *Engine) startPooled(f fit, g *cgroup.Group, x *executable, cgroupFD int
 }
 
 // settle waits until the sentry is parked.
-func (p *pooled) settle() error {
+func (p *parked) settle() error {
 	var b [1]byte
 	if _, err := p.conn.Read(b[:]); err != nil {
 		return sentryError(err)
@@ -130,7 +130,7 @@ func (p *pooled) settle() error {
 }
 
 // claim tells the sentry what it is going to be, with the files of cmd.
-func (p *pooled) claim(cmd *command, title ...string) error {
+func (p *parked) claim(cmd *command, title ...string) error {
 	if len(cmd.files) > claim.MaxFiles {
 		return api.Errorf(api.CodeInvalid, "create sandbox: its mounts need %d descriptors, and gVisor takes %d", len(cmd.files), claim.MaxFiles).
 			WithHint("mount fewer directories, or one that holds them")
@@ -162,7 +162,7 @@ func (p *pooled) claim(cmd *command, title ...string) error {
 	return nil
 }
 
-func (p *pooled) closeFiles() {
+func (p *parked) closeFiles() {
 	for _, f := range []*os.File{p.conn, p.crash} {
 		if f != nil {
 			f.Close()
@@ -171,7 +171,7 @@ func (p *pooled) closeFiles() {
 }
 
 // discard ends a sentry that was never claimed and removes its group.
-func (p *pooled) discard(ctx context.Context) error {
+func (p *parked) discard(ctx context.Context) error {
 	p.proc.Kill()
 	<-p.settled
 	if err := p.proc.Wait(ctx); err != nil {
@@ -182,142 +182,48 @@ func (p *pooled) discard(ctx context.Context) error {
 	return p.group.Remove(ctx)
 }
 
-// spares keeps a parked sentry at hand for the next sandbox.
-type pool struct {
-	e *Engine
-
-	mu     sync.Mutex
-	one    *pooled
-	making bool
-	closed bool
-	quit   chan struct{}
-	wg     sync.WaitGroup
-}
-
 // refillPause is how long a new sandbox has the machine for itself before a sentry
-// is started for the one after it.
+// is started for the one after it, or a sandbox is booted.
 const refillPause = 150 * time.Millisecond
 
-// warmPrefix begins the names of the cgroups of parked sentries, which stay what
+// parkedPrefix begins the names of the cgroups of parked sentries, which stay what
 // they are when the sentry is claimed: a group of version 2 cannot be renamed.
-const warmPrefix = "spare-"
+const parkedPrefix = "spare-"
 
-// take returns a sentry that fits, or nil.
-func (s *pool) take(f fit) *pooled {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.one
-	if p == nil {
-		return nil
-	}
-	s.one = nil
-	if p.fits == f && !p.proc.Dead() && !pidfd.Dying(p.proc.ID.PID) {
-		return p
-	}
-	s.wg.Go(func() { s.drop(p) })
-	return nil
-}
+// Done implements pool.Member.
+func (p *parked) Done() <-chan struct{} { return p.done }
 
-func (s *pool) drop(p *pooled) {
-	ctx, cancel := context.WithTimeout(context.Background(), lifecycle.KillTimeout)
+// Usable implements pool.Member.
+func (p *parked) Usable() bool { return p.proc.Usable() }
+
+// Memory implements pool.Member.
+func (p *parked) Memory() int64 { return 0 }
+
+// Discard implements pool.Member.
+func (p *parked) Discard() {
+	if p.proc.Dead() {
+		<-p.settled
+		p.log.Warn("a sentry that was kept ready was of no use", "pid", p.proc.ID.PID, "how", p.proc.How(), "error", p.unsettled, "last_words", brief(lastWords(p.crash)))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lifecycle.KillTimeout) //nolint:forbidigo // its caller waits
 	defer cancel()
 	if err := p.discard(ctx); err != nil {
-		s.e.log.Warn("end a sentry that is not needed", "pid", p.proc.ID.PID, "error", err)
+		p.log.Warn("end a sentry that is not needed", "pid", p.proc.ID.PID, "error", err)
 	}
 }
 
-// make starts a sentry after a pause, unless there is one. It does not wait.
-func (s *pool) make(f fit, pause time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.making || s.one != nil {
-		return
-	}
-	s.making = true
-	s.wg.Go(func() {
-		select {
-		case <-time.After(pause):
-		case <-s.quit:
-			return
-		}
-		p, err := s.e.warm(f)
-		if err != nil {
-			// Who creates a sandbox next meets the same, and is told.
-			s.e.log.Debug("start a sentry beforehand", "error", err)
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.making = false
-		s.one = p
-		switch {
-		case p == nil:
-		case s.closed:
-			s.one = nil
-			s.wg.Go(func() { s.drop(p) })
-		default:
-			s.wg.Go(func() { s.watch(p) })
-		}
-	})
+// demandParked asks for one parked sentry.
+func (e *Engine) demandParked(f fit) pool.Demand[*parked] {
+	return pool.Demand[*parked]{Size: pool.Size{Ceiling: 1}, Make: func(ctx context.Context, name string) (*parked, error) {
+		return e.park(ctx, name, f)
+	}}
 }
 
-// watch removes a sentry from the pool that dies, or that cannot be used.
-func (s *pool) watch(p *pooled) {
-	select {
-	case <-p.settled:
-	case <-p.taken:
-		return
-	}
-	if p.unsettled == nil {
-		select {
-		case <-p.proc.Done():
-		case <-p.taken:
-			return
-		case <-s.quit:
-			return
-		}
-	}
-	s.mu.Lock()
-	mine := s.one == p
-	if mine {
-		s.one = nil
-	}
-	s.mu.Unlock()
-	if mine {
-		words := brief(lastWords(p.crash))
-		s.drop(p)
-		s.e.log.Warn("a sentry that was kept ready was of no use", "pid", p.proc.ID.PID, "how", p.proc.How(), "error", p.unsettled, "last_words", words)
-	}
-}
-
-// holds reports whether the group with this name is a spare's.
-func (s *pool) holds(name string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.making && strings.HasPrefix(name, warmPrefix) ||
-		s.one != nil && slices.ContainsFunc(s.one.group.Paths(), func(dir string) bool { return filepath.Base(dir) == name })
-}
-
-func (s *pool) close() {
-	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.quit)
-	}
-	if p := s.one; p != nil {
-		s.one = nil
-		s.wg.Go(func() { s.drop(p) })
-	}
-	s.mu.Unlock()
-	s.wg.Wait()
-}
-
-// warm starts a sentry for the pool.
-func (e *Engine) warm(f fit) (p *pooled, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), lifecycle.BootTimeout)
-	defer cancel()
+// park starts a sentry for the pool.
+func (e *Engine) park(ctx context.Context, name string, f fit) (p *parked, err error) {
 	x := e.executables.open(ctx, f.attached)
 	defer x.close()
-	g, err := e.groups.Make(f.owner, api.NewID(warmPrefix))
+	g, err := e.groups.Make(f.owner, name)
 	if err != nil {
 		return nil, err
 	}
@@ -331,15 +237,26 @@ func (e *Engine) warm(f fit) (p *pooled, err error) {
 	}
 	err = e.spawner.Do(ctx, func() error {
 		return g.Enter(func(cgroupFD int) (err error) {
-			p, err = e.startPooled(f, g, x, cgroupFD)
+			p, err = e.startParked(f, g, x, cgroupFD)
 			return err
 		})
 	})
-	return p, err
+	if err != nil {
+		return nil, err
+	}
+	p.done = make(chan struct{})
+	go func() {
+		defer close(p.done)
+		if <-p.settled; p.unsettled == nil {
+			<-p.proc.Done()
+		}
+	}()
+	return p, nil
 }
 
 // Prepare starts the sentry of the next sandbox of this owner, without waiting for
 // it: one with that limit of processors, which dies with this process or does not.
 func (e *Engine) Prepare(owner string, cpus float64, dieWithParent bool) {
-	e.pool.make(fit{owner: owner, cpus: processors(cpus), attached: dieWithParent}, 0)
+	f := fit{owner: owner, cpus: processors(cpus), attached: dieWithParent}
+	e.parked.Prepare(f, e.demandParked(f))
 }
