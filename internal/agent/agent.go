@@ -78,6 +78,29 @@ type Config struct {
 	Confine bool `json:"confine,omitempty"`
 }
 
+// earlyPids is the pids limit of an agent that does not know its own yet: as many as a kernel has.
+const earlyPids = 1 << 22
+
+// Early returns the part that an agent can be told before it is known whose it is. It is written as
+// a line before the configuration itself, which says all of it again. The two differ only in the
+// token, the user, sudo and the number of PidsMax.
+func (c Config) Early() Config {
+	c.Token, c.User, c.Sudo = nil, "", false
+	if c.PidsMax > 0 {
+		c.PidsMax = earlyPids
+	}
+	return c
+}
+
+// EarlyLine returns the early configuration as it is written, without the end of the line.
+func (c Config) EarlyLine() []byte {
+	line, err := json.Marshal(c.Early())
+	if err != nil {
+		return nil // as Marshal fails then
+	}
+	return line
+}
+
 // Marshal returns what is written to descriptor 3.
 func (c Config) Marshal() ([]byte, error) {
 	data, err := json.Marshal(c)

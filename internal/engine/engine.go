@@ -441,5 +441,8 @@ type Agent struct {
 	// in any case.
 	UID    uint32
 	Config []byte
-	Port   int
+	// Early is the part of Config that an instance may be told before it is known whose it is, if its
+	// engine keeps instances ready. Empty tells it nothing.
+	Early []byte
+	Port  int
 }

@@ -361,7 +361,7 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	}
 	c.plan.Limits = engine.Limits{CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, Pids: limits.Pids, DiskBytes: c.permit.RootBytes()}
 	c.plan.Agent = engine.Agent{
-		Image: img, Target: target, Argv: []string{target + "/" + agent.Argv0}, UID: uid, Config: config, Port: agent.Port,
+		Image: img, Target: target, Argv: []string{target + "/" + agent.Argv0}, UID: uid, Config: config, Early: told.EarlyLine(), Port: agent.Port,
 	}
 	return nil
 }

@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/agent/guest/fsop"
-	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
+
 	"github.com/cloche-dev/cloche/internal/agent/guest/pathwalk"
 	"github.com/cloche-dev/cloche/internal/agent/guest/ports"
 	"github.com/cloche-dev/cloche/internal/agent/guest/process"
@@ -42,26 +41,26 @@ type Agent struct {
 
 // newAgent takes the agent's identity and prepares what starts processes. Given says
 // that the engine gave it more than a configuration.
-func newAgent(cfg agent.Config, versions []int, given bool) (*Agent, error) {
-	id, err := identity.Harden(cfg.KernelGuardsInit, cfg.SingleUser, cfg.Confine)
-	if err != nil {
-		return nil, err
-	}
-	us := &identity.Users{Single: cfg.SingleUser, Normal: cfg.User, Adopts: cfg.SingleUser && id.UserNS >= 0}
-	if !id.Privileged {
-		us.Self = &identity.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Home: "/"}
-	}
-	rules := pathwalk.NewRestrictions(id, us)
+func newAgent(cfg agent.Config, versions []int, b *base) (*Agent, error) {
+	b.users.Normal = cfg.User
+	rules := pathwalk.NewRestrictions(b.id, b.users)
 	a := &Agent{
-		token: cfg.Token, versions: versions, given: given, rules: rules, conns: newConns(),
-		files: fsop.New(id, us, rules), tools: tools.New(id, us, rules),
+		token: cfg.Token, versions: versions, given: b.given, rules: rules, conns: newConns(),
+		files: fsop.New(b.id, b.users, rules), tools: tools.New(b.id, b.users, rules), procs: b.procs, first: b.first, spare: b.spare,
 	}
-	if a.procs, err = process.New(cfg, id, us, givenGroups(given), portOf(cfg)); err != nil {
-		return nil, err
+	if cfg.PidsMax != b.cfg.PidsMax {
+		if err := b.procs.LimitPids(cfg.PidsMax); err != nil {
+			return nil, err
+		}
 	}
-	a.listeners = ports.New(id, us, rules, portOf(cfg), a.procs.Socket)
+	a.listeners = ports.New(b.id, b.users, rules, portOf(cfg), a.procs.Socket)
 	if cfg.Sudo {
 		if err := a.serveSudo(); err != nil {
+			return nil, err
+		}
+	}
+	if b.given {
+		if err := carry(&a.wg); err != nil {
 			return nil, err
 		}
 	}

@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,8 +22,10 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/agent/guest/identity"
 	"github.com/cloche-dev/cloche/internal/agent/guest/launcher"
 	"github.com/cloche-dev/cloche/internal/agent/guest/ports"
+	"github.com/cloche-dev/cloche/internal/agent/guest/process"
 	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
@@ -69,18 +72,49 @@ func setUp(versions []int) (*Agent, net.Listener, error) {
 	// The agent holds little and answers one host: a small heap matters more than
 	// the collector's work.
 	debug.SetGCPercent(50)
-	cfg, err := readConfig()
-	if err != nil {
-		return nil, nil, err
-	}
+	unix.CloseOnExec(configFD)
 	unix.CloseOnExec(readyFD)
-	ln, err := givenListener()
+	var b *base
+	cfg, err := readConfig(func(early agent.Config) (err error) {
+		warm()
+		b, err = prepare(early)
+		return err
+	})
+	if err == nil && b == nil {
+		b, err = prepare(cfg)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	var first, spare net.Conn
-	if ln == nil {
-		first, spare = bornConn(firstFD), bornConn(spareFD)
+	a, err := newAgent(cfg, versions, b)
+	if err != nil {
+		b.ln.Close()
+		return nil, nil, err
+	}
+	return a, b.ln, nil
+}
+
+// base is the part of an agent that does not depend on its caller.
+type base struct {
+	cfg   agent.Config
+	ln    net.Listener
+	given bool // the engine made the listener
+	first net.Conn
+	spare net.Conn
+	id    identity.Identity
+	users *identity.Users
+	procs *process.Manager
+}
+
+// prepare makes the base of an agent of a configuration, which may be an early one.
+func prepare(cfg agent.Config) (*base, error) {
+	b := &base{cfg: cfg}
+	var err error
+	if b.ln, err = givenListener(); err != nil {
+		return nil, err
+	}
+	if b.given = b.ln != nil; !b.given {
+		b.first, b.spare = bornConn(firstFD), bornConn(spareFD)
 	}
 	if cfg.OwnThreads {
 		makeThreads(ownThreads)
@@ -95,30 +129,38 @@ func setUp(versions []int) (*Agent, net.Listener, error) {
 		// asked for.
 		signal.Notify(make(chan os.Signal, 1), unix.SIGABRT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGVTALRM, unix.SIGPROF, unix.SIGIO, unix.SIGPWR)
 		if err := ignoreGuarded(); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	if cfg.Hostname != "" {
 		// Not everywhere allowed, and the engine may have done it.
 		_ = unix.Sethostname([]byte(cfg.Hostname))
 	}
-	given := ln != nil
-	if !given {
+	if !b.given {
 		// The port is below 1024: before the agent is another user.
-		if ln, err = listenLoopback(portOf(cfg)); err != nil {
-			return nil, nil, fmt.Errorf("listen: %w", err)
+		if b.ln, err = listenLoopback(portOf(cfg)); err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
 		}
 	}
-	a, err := newAgent(cfg, versions, given)
-	if err == nil && given {
-		err = carry(&a.wg)
+	if err := b.guard(); err != nil {
+		b.ln.Close()
+		return nil, err
 	}
-	if err != nil {
-		ln.Close()
-		return nil, nil, err
+	return b, nil
+}
+
+// guard keeps the agent from its own processes, which it can start from then on.
+func (b *base) guard() (err error) {
+	cfg := b.cfg
+	if b.id, err = identity.Harden(cfg.KernelGuardsInit, cfg.SingleUser, cfg.Confine); err != nil {
+		return err
 	}
-	a.first, a.spare = first, spare
-	return a, ln, nil
+	b.users = &identity.Users{Single: cfg.SingleUser, Normal: cfg.User, Adopts: cfg.SingleUser && b.id.UserNS >= 0}
+	if !b.id.Privileged {
+		b.users.Self = &identity.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Home: "/"}
+	}
+	b.procs, err = process.New(cfg, b.id, b.users, givenGroups(b.given), portOf(cfg))
+	return err
 }
 
 // ignoreGuarded ignores guardedSignals, the runtime's handlers for faults included. A sender
@@ -244,12 +286,15 @@ func warm() {
 	_ = w.JSON(wire.KindReply, wire.Welcome{})
 }
 
-func readConfig() (agent.Config, error) {
+// readConfig reads the configuration, which ends with the descriptor. A line before it is an early
+// one, with which early is called at once.
+func readConfig(early func(agent.Config) error) (agent.Config, error) {
 	var cfg agent.Config
 	defer unix.Close(configFD)
 	if _, err := unix.GetsockoptInt(configFD, unix.SOL_SOCKET, unix.SO_TYPE); err == nil {
 		warm() // there may be long to wait
 	}
+	told := false // the early one
 	data := make([]byte, 0, 4<<10)
 	for len(data) < maxConfig {
 		n, err := receive(data[len(data):cap(data)])
@@ -265,6 +310,22 @@ func readConfig() (agent.Config, error) {
 		if data = data[:len(data)+n]; len(data) == cap(data) {
 			data = slices.Grow(data, len(data))
 		}
+		line, rest, found := bytes.Cut(data, []byte{'\n'})
+		if !found {
+			continue
+		}
+		if told {
+			return cfg, errors.New("read configuration: there are two early ones")
+		}
+		told = true
+		var first agent.Config
+		if err := json.Unmarshal(line, &first); err != nil {
+			return cfg, fmt.Errorf("read early configuration: %w", err)
+		}
+		if err := early(first); err != nil {
+			return cfg, err
+		}
+		data = append(data[:0], rest...)
 	}
 	if err := json.Unmarshal(data, &cfg); err != nil {
 		return cfg, fmt.Errorf("read configuration: %w", err)

@@ -59,7 +59,7 @@ func (k bootedKind) valid() bool {
 // kindOf returns the kind of a plan; false is one that a booted sandbox cannot become.
 func (e *Engine) kindOf(p engine.Plan) (k bootedKind, ok bool) {
 	late := lateMountsOf(p)
-	if p.Root.Upper != "" || len(p.Agent.Config) > maxConfig || !attachable(p, late) {
+	if p.Root.Upper != "" || len(p.Agent.Config)+len(p.Agent.Early) > maxConfig || !attachable(p, late) {
 		return k, false
 	}
 	root, err := imageAt(p.Root.Image)
@@ -68,7 +68,7 @@ func (e *Engine) kindOf(p engine.Plan) (k bootedKind, ok bool) {
 	}
 	k = bootedKind{
 		fits: fitOf(p), root: root, readOnly: p.Root.ReadOnly, disk: p.Limits.DiskBytes, memory: p.Limits.MemoryBytes, cpus: p.Limits.CPUs,
-		tmpfs: fmt.Sprint(p.Tmpfs), agent: fmt.Sprintf("%q", []any{p.Agent.Image, p.Agent.Target, p.Agent.Argv, p.Agent.UID, p.Agent.Port}),
+		tmpfs: fmt.Sprint(p.Tmpfs), agent: fmt.Sprintf("%q", []any{p.Agent.Image, p.Agent.Target, p.Agent.Argv, p.Agent.UID, p.Agent.Port, p.Agent.Early}),
 	}
 	for _, m := range staticMounts(p) {
 		k.static += fmt.Sprintf("%q:%q\n", m.Source, m.Target)
@@ -152,7 +152,7 @@ func (e *Engine) bootAhead(ctx context.Context, name string, k bootedKind, p eng
 	}
 	general.Agent.Config = nil
 	b.c = &creation{e: e, plan: general, clean: context.WithoutCancel(ctx), waits: b}
-	b.c.undo.Add(func() { _ = os.RemoveAll(dir) })
+	b.c.undo.Add(func() { removeBooted(dir) })
 	step, err := lifecycle.TakeSteps(ctx, e.log, name, []lifecycle.Step{
 		{Name: lifecycle.StepRecord, Do: b.c.record},
 		{Name: "open files", Do: b.c.open},
@@ -167,6 +167,12 @@ func (e *Engine) bootAhead(ctx context.Context, name string, k bootedKind, p eng
 		return nil, fmt.Errorf("boot a sandbox ahead of its request, %s: %w", step, err)
 	}
 	return b, nil
+}
+
+// removeBooted removes the directory of a booted sandbox, which has only files of its engine.
+func removeBooted(dir string) {
+	removeFiles(dir)
+	_ = os.Remove(dir)
 }
 
 // Done implements pool.Member.
@@ -266,7 +272,7 @@ func (b *booted) become(ctx context.Context, p engine.Plan) error {
 		return fmt.Errorf("%s: %w", step, err)
 	}
 	c.e.records.Remove(before)
-	_ = os.RemoveAll(from)
+	removeBooted(from)
 	return nil
 }
 
@@ -325,11 +331,12 @@ func (b *booted) prepare(ctx context.Context) (told *claim.Late, err error) {
 			return told, err
 		}
 	}
-	if told.Network, err = json.Marshal(networkArgs(c.plan.Link)); err != nil {
-		return told, fmt.Errorf("encode network: %w", err)
-	}
 	if l := c.plan.Link; l != nil {
-		told.Linked = true
+		args, err := json.Marshal(linkArgs(l))
+		if err != nil {
+			return told, fmt.Errorf("encode network: %w", err)
+		}
+		told.Link = string(args)
 		for _, f := range []*os.File{l.Guest, l.Far} {
 			f, err := duplicateLink(f)
 			if err != nil {

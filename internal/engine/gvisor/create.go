@@ -289,11 +289,7 @@ func (c *creation) boot(ctx context.Context) error {
 
 // startAgent gives the sandbox its network and its first process.
 func (c *creation) startAgent(ctx context.Context) error {
-	args := networkArgs(c.plan.Link)
-	if c.waits != nil {
-		args = &network{} // its devices come late
-	}
-	if err := c.inst.ctl.call(ctx, callSetNetwork, args, nil); err != nil {
+	if err := c.inst.ctl.call(ctx, callSetNetwork, networkArgs(c.plan.Link), nil); err != nil {
 		return err
 	}
 	return c.inst.ctl.call(ctx, callStart, &c.plan.ID, nil)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -244,7 +245,14 @@ func (c *creation) configuration() (*os.File, error) {
 			return nil, os.NewSyscallError("pipe2", err)
 		}
 		c.waits.tell = os.NewFile(uintptr(fds[1]), "config")
-		return os.NewFile(uintptr(fds[0]), "config"), nil
+		ours := os.NewFile(uintptr(fds[0]), "config")
+		if early := c.plan.Agent.Early; len(early) > 0 {
+			if _, err := c.waits.tell.Write(append(slices.Clip(early), '\n')); err != nil {
+				ours.Close()
+				return nil, fmt.Errorf("tell an agent its early configuration: %w", err)
+			}
+		}
+		return ours, nil
 	}
 	fd, err := pidfd.ConfigPipe(c.plan.Agent.Config)
 	return os.NewFile(uintptr(fd), "config"), err

@@ -77,9 +77,14 @@ type lateMounts struct {
 // usable reports whether a mount can be attached in the namespace of a gofer.
 func (l *lateMounts) usable() bool {
 	l.once.Do(func() {
-		if !l.root || os.MkdirAll(filepath.Join(l.dir, "directory"), 0o700) != nil || os.WriteFile(filepath.Join(l.dir, "file"), nil, 0o400) != nil {
+		if !l.root || os.MkdirAll(filepath.Join(l.dir, "directory"), 0o700) != nil {
 			return
 		}
+		f, err := os.OpenFile(filepath.Join(l.dir, "file"), os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o400)
+		if err != nil {
+			return
+		}
+		f.Close()
 		fd, err := hostrootfs.Detach(l.dir, unix.MOUNT_ATTR_RDONLY)
 		if err != nil {
 			return

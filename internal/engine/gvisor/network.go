@@ -18,11 +18,18 @@ import (
 const linkName = "eth0"
 
 // networkArgs describe the sandbox's devices: its loopback and, where there is one,
-// the link. What the loopback does not take goes to the link's other end, whose
+// the link.
+func networkArgs(l *engine.Link) *network {
+	args := linkArgs(l)
+	args.LoopbackLinks = []loopbackLink{loopback()}
+	return args
+}
+
+// linkArgs describe the link, where there is one. What the loopback does not take goes to the link's other end, whose
 // hardware address is told beforehand. No address of IPv6 is on the link and no
 // route of it leads there.
-func networkArgs(l *engine.Link) *network {
-	args := &network{LoopbackLinks: []loopbackLink{loopback()}}
+func linkArgs(l *engine.Link) *network {
+	args := &network{}
 	if l == nil {
 		return args
 	}

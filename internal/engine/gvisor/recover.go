@@ -104,7 +104,7 @@ func (e *Engine) destroy(ctx context.Context, rec record) error {
 		removeFiles(rec.Dir)
 	}
 	if rec.Dir == filepath.Join(e.opts.StateDir, rec.ID) && strings.HasPrefix(rec.ID, bootedPrefix) {
-		_ = os.RemoveAll(rec.Dir) // one of the pool
+		removeBooted(rec.Dir)
 	}
 	e.records.Remove(rec)
 	return nil

@@ -69,13 +69,20 @@ func openGroups(pidsMax int64, shown shownLimits, id identity.Identity) (*groups
 	}
 	g := &groups{job: job, left: map[*group]struct{}{}}
 	if pidsMax > 0 {
-		if err := writeAt(job, "pids.max", strconv.FormatInt(pidsMax, 10)); err != nil {
+		if err := g.limitPids(pidsMax); err != nil {
 			unix.Close(job)
-			return nil, fmt.Errorf("set the pids limit: %w", err)
+			return nil, err
 		}
 	}
 	g.shown = shown.open(root, job)
 	return g, nil
+}
+
+func (g *groups) limitPids(limit int64) error {
+	if err := writeAt(g.job, "pids.max", strconv.FormatInt(limit, 10)); err != nil {
+		return fmt.Errorf("set the pids limit: %w", err)
+	}
+	return nil
 }
 
 // mountCgroup2 mounts the hierarchy with more attributes, detached from every path.

@@ -58,6 +58,14 @@ func New(cfg agent.Config, id identity.Identity, users *identity.Users, limits [
 	return ps, nil
 }
 
+// LimitPids sets another pids limit than New did. New must have set one.
+func (ps *Manager) LimitPids(limit int64) error {
+	if ps.groups == nil || limit <= 0 {
+		return errors.New("the pids limit needs cgroups, which the early configuration excludes")
+	}
+	return ps.groups.limitPids(limit)
+}
+
 // cgroups opens the processes' cgroups; none is fine where no limit needs them.
 func cgroups(cfg agent.Config, id identity.Identity) (*groups, error) {
 	if cfg.NoCgroup || !id.Privileged {

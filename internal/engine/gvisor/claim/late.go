@@ -1,8 +1,6 @@
 package claim
 
 import (
-	"encoding/json"
-
 	"gvisor.dev/gvisor/pkg/urpc"
 
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/refusal"
@@ -16,7 +14,7 @@ const LateFlag = "--cloche-late="
 const CallLate = "Late.Claim"
 
 // Late is what a sandbox that has booted gets when it is claimed. Its payload has a connection to a gofer for each of
-// Mounts; then, with Rules, the pipe and the count of refusal.Argument; then, with Network, the link's end and the far end.
+// Mounts; then, with Rules, the pipe and the count of refusal.Argument; then, with Link, the link's end and the far end.
 type Late struct {
 	urpc.FilePayload
 	// Title is the command line that others are shown from then on.
@@ -24,10 +22,9 @@ type Late struct {
 	Hostname string
 	Mounts   []Mount
 	Rules    *refusal.Rules
-	// Network is what gVisor's call for the network takes, with at most one link. It always has the loopback.
-	Network json.RawMessage
-	// Linked: there is a link.
-	Linked bool
+	// Link is what gVisor's call for the network takes, as JSON with one link; empty is no link. The sandbox has its
+	// loopback already.
+	Link string
 }
 
 // Mount is a mount of the host's files.

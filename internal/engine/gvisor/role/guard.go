@@ -24,8 +24,9 @@ type guard struct {
 	mounts *mounts
 	// ruled is nil until there are rules.
 	ruled atomic.Pointer[ruled]
-	// kernel is nil until the first of the calls.
+	// kernel is nil until the first of the calls, with which begun is closed.
 	kernel atomic.Pointer[kernel.Kernel]
+	begun  chan struct{}
 }
 
 // ruled are rules, and who is told what they refuse.
@@ -57,8 +58,8 @@ func (g *guard) watch(table *kernel.SyscallTable) {
 			do = own
 		}
 		sc.Fn = func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-			if g.kernel.Load() == nil {
-				g.kernel.Store(t.Kernel())
+			if g.kernel.Load() == nil && g.kernel.CompareAndSwap(nil, t.Kernel()) {
+				close(g.begun)
 			}
 			if c.early {
 				if err := g.judge(t, c, args, nil); err != nil {

@@ -28,7 +28,7 @@ func Install(args []string, title []byte) ([]string, error) {
 	for _, table := range tables() {
 		keep.watch(table)
 	}
-	g := &guard{mounts: keep}
+	g := &guard{mounts: keep, begun: make(chan struct{})}
 	keep.tell = g.tellLayer
 	for _, table := range tables() {
 		g.watch(table)

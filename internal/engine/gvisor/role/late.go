@@ -65,7 +65,7 @@ func (l *Late) Claim(c *claim.Late, _ *struct{}) error {
 	if c.Rules != nil {
 		want += 2
 	}
-	if c.Linked {
+	if c.Link != "" {
 		want += 2
 	}
 	if len(c.Files) != want {
@@ -90,51 +90,54 @@ func (l *Late) Claim(c *claim.Late, _ *struct{}) error {
 		}
 		files = files[2:]
 	}
-	return l.connect(k, c, files)
+	if c.Link == "" {
+		return nil
+	}
+	return l.connect(k, c.Link, files[0], files[1])
 }
 
-// connect makes the devices of a network.
-func (l *Late) connect(k *kernel.Kernel, c *claim.Late, files []*os.File) error {
+// connect makes the device of a link, beside the loopback.
+func (l *Late) connect(k *kernel.Kernel, link string, guest, far *os.File) error {
 	var args boot.CreateLinksAndRoutesArgs
-	if err := json.Unmarshal(c.Network, &args); err != nil {
-		return fmt.Errorf("read network: %w", err)
+	if err := json.Unmarshal([]byte(link), &args); err != nil {
+		return fmt.Errorf("read link: %w", err)
 	}
 	s, ok := k.RootNetworkNamespace().Stack().(*netstack.Stack)
 	if !ok {
 		return errors.New("there is no network stack")
 	}
-	if c.Linked {
-		if len(args.FDBasedLinks) != 1 {
-			return fmt.Errorf("%d links", len(args.FDBasedLinks))
-		}
-		args.Files = files[:1] // it duplicates it
-		// What gVisor does to a link before it installs its filters is for packet sockets only.
-		args.FDBasedLinks[0].IsPacket, args.FDBasedLinks[0].PreConfigured = []bool{false}, true
-		fd, err := unix.Dup(int(files[1].Fd()))
-		if err != nil {
-			return os.NewSyscallError("dup", err)
-		}
-		l.far = os.NewFile(uintptr(fd), "link")
+	if len(args.FDBasedLinks) != 1 {
+		return fmt.Errorf("%d links", len(args.FDBasedLinks))
 	}
+	args.Files = []*os.File{guest} // it duplicates it
+	// What gVisor does to a link before it installs its filters is for packet sockets only.
+	args.FDBasedLinks[0].IsPacket, args.FDBasedLinks[0].PreConfigured = []bool{false}, true
+	fd, err := unix.Dup(int(far.Fd()))
+	if err != nil {
+		return os.NewSyscallError("dup", err)
+	}
+	l.far = os.NewFile(uintptr(fd), "link")
+	before := s.Stack.GetRouteTable() // the loopback's
 	n := boot.Network{Stack: s.Stack, Kernel: k}
-	return n.CreateLinksAndRoutes(&args, nil)
+	if err := n.CreateLinksAndRoutes(&args, nil); err != nil {
+		return err
+	}
+	s.Stack.SetRouteTable(append(before, s.Stack.GetRouteTable()...))
+	return nil
 }
 
-// kernelTimeout is how long a claim waits for the agent's first system call, and kernelPause how long between two looks.
-const (
-	kernelTimeout = 10 * time.Second
-	kernelPause   = time.Millisecond
-)
+// kernelTimeout is how long a claim waits for the agent's first system call.
+const kernelTimeout = 10 * time.Second
 
 // awaitKernel waits until the agent has made a system call, and returns its kernel.
 func (g *guard) awaitKernel() (*kernel.Kernel, error) {
-	for begun := time.Now(); ; time.Sleep(kernelPause) {
-		if k := g.kernel.Load(); k != nil {
-			return k, nil
-		}
-		if time.Since(begun) > kernelTimeout {
-			return nil, errors.New("its agent has not begun")
-		}
+	late := time.NewTimer(kernelTimeout)
+	defer late.Stop()
+	select {
+	case <-g.begun:
+		return g.kernel.Load(), nil
+	case <-late.C:
+		return nil, errors.New("its agent has not begun")
 	}
 }
 
