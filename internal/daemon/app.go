@@ -144,6 +144,9 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 	if !ephemeral {
 		h.recover(ctx, gv)
 		gv.Prepare(owner, usualCPUs, false)
+		if options.Pool.Ceiling > 0 {
+			gv.PrepareKnown(owner)
+		}
 	}
 	return h, nil
 }

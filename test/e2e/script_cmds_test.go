@@ -109,6 +109,7 @@ func startDaemon(s *fixture.Home, ts *testscript.TestScript, flags []string) {
 		}
 		return set
 	})
+	fillPool(s, ts)
 	log, err := os.OpenFile(ts.MkAbs("daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	ts.Check(err)
 	defer log.Close()
@@ -127,6 +128,7 @@ func startDaemon(s *fixture.Home, ts *testscript.TestScript, flags []string) {
 	if !fixture.Poll(func() bool { return fixture.Answers(network, addr) }) {
 		ts.Fatalf("the daemon does not answer at %s:\n%s", host, ts.ReadFile("daemon.log"))
 	}
+	awaitPool(s, ts)
 }
 
 // rss is the resident memory of a process in KiB.

@@ -68,7 +68,7 @@ func TestScriptsAsUser(t *testing.T) {
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m)) }
 
 // runScripts runs the scripts that choose names.
-func runScripts(t *testing.T, each time.Duration, choose func(string) bool) {
+func runScripts(t *testing.T, each time.Duration, choose func(string) bool, more ...func(*testscript.Env) error) {
 	all, err := filepath.Glob(scriptDir + "/*.txtar")
 	if err != nil || len(all) == 0 {
 		t.Fatalf("no scripts in %s: %v", scriptDir, err)
@@ -87,13 +87,20 @@ func runScripts(t *testing.T, each time.Duration, choose func(string) bool) {
 	if out, err := exec.CommandContext(t.Context(), bin, "doctor", "--home", t.TempDir()).CombinedOutput(); err != nil {
 		t.Skipf("needs a usable engine: cloche doctor says\n%s", out)
 	}
-	runFiles(t, bin, files, each)
+	runFiles(t, bin, files, each, more...)
 }
 
 // runFiles runs scripts with a binary.
-func runFiles(t *testing.T, bin string, files []string, each time.Duration) {
+func runFiles(t *testing.T, bin string, files []string, each time.Duration, more ...func(*testscript.Env) error) {
 	params := testscript.Params{
-		Setup:     func(e *testscript.Env) error { return setUp(e, bin) },
+		Setup: func(e *testscript.Env) error {
+			for _, prepare := range more {
+				if err := prepare(e); err != nil {
+					return err
+				}
+			}
+			return setUp(e, bin)
+		},
 		Condition: condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"status": cmdStatus, "daemon": cmdDaemon, "leftovers": cmdLeftovers, "json": cmdJSON, "eventually": cmdEventually,
@@ -174,6 +181,7 @@ func setUp(e *testscript.Env, bin string) error {
 	}
 	s := &fixture.Home{Bin: bin, Dir: home, GroupsBefore: fixture.EmptyGroups(home)}
 	e.Values[stateKey{}] = s
+	e.Defer(func() { countTaken(e) })
 	e.Defer(s.TearDown)
 	e.Defer(func() { tellDaemonLog(e) })
 	in := &scriptInternet{}

@@ -21,7 +21,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/claim"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
-	"github.com/cloche-dev/cloche/internal/engine/pool"
 )
 
 // bootedKind is what gVisor fixes when a sandbox boots: a booted sandbox becomes one that has the same.
@@ -146,11 +145,8 @@ func (e *Engine) bootAhead(ctx context.Context, name string, k bootedKind, p eng
 		return nil, fmt.Errorf("make directory of a booted sandbox: %w", err)
 	}
 	b := &booted{kind: k}
-	general := engine.Plan{
-		ID: name, Owner: p.Owner, Dir: dir, Hostname: bootedHostname, Root: p.Root, Mounts: staticMounts(p), Tmpfs: p.Tmpfs,
-		Limits: p.Limits, Agent: p.Agent, DieWithParent: p.DieWithParent,
-	}
-	general.Agent.Config = nil
+	general := generalOf(p)
+	general.ID, general.Dir = name, dir
 	b.c = &creation{e: e, plan: general, clean: context.WithoutCancel(ctx), waits: b}
 	b.c.undo.Add(func() { removeBooted(dir) })
 	step, err := lifecycle.TakeSteps(ctx, e.log, name, []lifecycle.Step{
@@ -469,15 +465,18 @@ func (r ready) want() {
 		return
 	}
 	e, k := r.e, r.kind
-	p := engine.Plan{
-		Owner: r.plan.Owner, Root: r.plan.Root, Mounts: slices.Clone(staticMounts(r.plan)), Tmpfs: r.plan.Tmpfs, Limits: r.plan.Limits,
-		Agent: r.plan.Agent, DieWithParent: r.plan.DieWithParent,
+	e.booted.Want(k, e.demandBooted(k, generalOf(r.plan), r.plan.Pool))
+}
+
+// generalOf is what a plan has in common with all of its kind.
+func generalOf(p engine.Plan) engine.Plan {
+	g := engine.Plan{
+		ID: bootedHostname, Owner: p.Owner, Hostname: bootedHostname, Root: p.Root, Mounts: slices.Clone(staticMounts(p)), Tmpfs: p.Tmpfs,
+		Limits: p.Limits, Agent: p.Agent, DieWithParent: p.DieWithParent,
 	}
-	p.Agent.Config = nil
-	e.booted.Want(k, pool.Demand[*booted]{
-		User: r.plan.Pool.User, Size: pool.Size{Floor: r.plan.Pool.Floor, Ceiling: r.plan.Pool.Ceiling},
-		Make: func(ctx context.Context, name string) (*booted, error) { return e.bootAhead(ctx, name, k, p) },
-	})
+	g.Limits.Pids = 0
+	g.Agent.Config = nil
+	return g
 }
 
 // PoolCounts implements engine.Pooler.

@@ -71,6 +71,7 @@ type Engine struct {
 	booted      *pool.Pool[bootedKind, *booted]
 	unfit       atomic.Int64 // plans that no booted sandbox could become
 	late        lateMounts
+	kinds       kinds
 
 	probing sync.Mutex
 	probed  engine.Report
@@ -116,7 +117,11 @@ func New(o Options) (*Engine, error) {
 			path: o.ExePath, carried: carried, dir: o.KeepDir, log: o.Logger.With("engine", Name), everybody: os.Geteuid() == 0,
 		},
 	}
-	e.late.dir, e.late.root = filepath.Join(o.StateDir, "late"), !e.rootless
+	e.late.dir, e.late.root = filepath.Join(o.StateDir, "pool"), !e.rootless
+	e.kinds.dir = e.late.dir
+	if err := os.MkdirAll(e.kinds.dir, 0o700); err != nil {
+		return nil, api.Errorf(api.CodeInternal, "make directory of the pool of the gvisor engine: %w", err)
+	}
 	e.parked = pool.New[fit, *parked](pool.Options[fit]{Prefix: parkedPrefix, Pause: refillPause, Timeout: lifecycle.BootTimeout, Log: e.log})
 	e.booted = pool.New[bootedKind, *booted](pool.Options[bootedKind]{
 		Prefix: bootedPrefix, Pause: refillPause, Timeout: lifecycle.BootTimeout, Budget: o.PoolBytes, Valid: bootedKind.valid, Log: e.log,
@@ -136,6 +141,9 @@ func (e *Engine) Name() string { return Name }
 // that were created with DieWithParent die; the others live on.
 func (e *Engine) Close() error {
 	e.booted.Close()
+	if c := e.PoolCounts(); c.Made > 0 {
+		e.log.Info("the pool is closed", "taken", c.Taken, "missed", c.Missed, "unfit", c.Unfit, "made", c.Made, "dropped", c.Dropped)
+	}
 	e.parked.Close()
 	e.spawner.Close()
 	return nil

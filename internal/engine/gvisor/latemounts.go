@@ -67,7 +67,7 @@ func isDirectory(m engine.Mount) bool {
 
 // lateMounts makes spare mounts where the machine can attach others over them.
 type lateMounts struct {
-	dir  string // of what is mounted in spare mounts; it outlives the engine
+	dir  string // of what is mounted in spare mounts, and of the kinds; it outlives the engine
 	root bool   // the engine runs as root
 
 	once sync.Once
