@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,9 @@ func newApp(ctx context.Context, b *bench) (*app, error) {
 	return newAppIn(ctx, b, b.bin, b.dir)
 }
 
+// settingPrefix begins the settings among the flags of newAppIn, which are variables of the daemon's environment.
+const settingPrefix = "CLOCHE__"
+
 // newAppIn is a daemon of the executable bin with its home and socket in dir.
 func newAppIn(ctx context.Context, b *bench, bin, dir string, flags ...string) (*app, error) {
 	h := &app{
@@ -53,7 +57,12 @@ func newAppIn(ctx context.Context, b *bench, bin, dir string, flags ...string) (
 		return nil, fmt.Errorf("write settings: %w", err)
 	}
 	socket := "unix://" + filepath.Join(dir, "cloche.sock")
+	settings := slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return !strings.HasPrefix(f, settingPrefix) })
+	flags = slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return strings.HasPrefix(f, settingPrefix) })
 	cmd := command(context.WithoutCancel(ctx), append([]string{h.bin, "serve", "--home", h.home, "--listen", socket}, flags...)...)
+	if len(settings) > 0 {
+		cmd.Env = append(os.Environ(), settings...)
+	}
 	if err := startAndWait(cmd, "msg=serving", b); err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
@@ -75,6 +84,11 @@ func (h *app) spec() api.SandboxSpec {
 
 // run is one call over the daemon's socket: create, run, remove.
 func (h *app) run(ctx context.Context, want string, argv ...string) (measure, error) {
+	return h.runSpec(ctx, h.spec(), want, argv...)
+}
+
+// runSpec is run with a sandbox of another spec.
+func (h *app) runSpec(ctx context.Context, spec api.SandboxSpec, want string, argv ...string) (measure, error) {
 	var m measure
 	step, last := "", time.Now()
 	note := func(next string) {
@@ -84,7 +98,7 @@ func (h *app) run(ctx context.Context, want string, argv ...string) (measure, er
 		step, last = next, time.Now()
 	}
 	began := time.Now()
-	s, err := h.client.RunStream(ctx, api.RunRequest{Spec: h.spec(), Exec: api.ExecRequest{Argv: argv}}, note)
+	s, err := h.client.RunStream(ctx, api.RunRequest{Spec: spec, Exec: api.ExecRequest{Argv: argv}}, note)
 	if err != nil {
 		return m, err
 	}

@@ -4,8 +4,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
+
+	"github.com/cloche-dev/cloche/api"
 )
 
 // The subjects of the group create.
@@ -180,4 +186,163 @@ func (s *steps) medians() []stepTime {
 		out = append(out, stepTime{k, median(s.ms[k])})
 	}
 	return out
+}
+
+// The subjects of the group pool.
+const (
+	poolTaken       = "create and echo, from the pool"
+	poolCold        = "create and echo, no pool"
+	poolMounts      = "the same with mounts and rules, from the pool"
+	poolMountsCold  = "the same with mounts and rules, no pool"
+	poolNetwork     = "the same with a network, from the pool"
+	poolNetworkCold = "the same with a network, no pool"
+	poolExec        = "echo in a sandbox that runs"
+	poolCLI         = "cloche run true, daemon and pool"
+)
+
+// poolGoals are what a sandbox that is ready has to be worth.
+func poolGoals() []goal {
+	return []goal{
+		{what: "from the pool → first output, against an exec", subject: poolTaken, metric: first, peer: poolExec, maxRatio: 1.5},
+		{what: "the same against a create without the pool", subject: poolTaken, metric: first, peer: poolCold, maxRatio: 1.0 / 6},
+		{what: "with mounts and rules, against one without the pool", subject: poolMounts, metric: first, peer: poolMountsCold, maxRatio: 1.0 / 3},
+		{what: "with a network, against one without the pool", subject: poolNetwork, metric: first, peer: poolNetworkCold, maxRatio: 1.0 / 3},
+		{what: "whole process, `cloche run -- true` with daemon and pool, against Docker", subject: poolCLI, metric: total, peer: dockerRun, maxRatio: 0.1},
+	}
+}
+
+// pool compares sandboxes that were ready with others, and with an exec.
+func (b *bench) pool(ctx context.Context) error {
+	p, err := b.need(ctx)
+	if err != nil || p.app == nil {
+		return err
+	}
+	apps := map[bool]*app{}
+	for ready, setting := range map[bool]string{true: "CLOCHE__POOL__CEILING=4", false: "CLOCHE__POOL__CEILING=0"} {
+		dir := filepath.Join(b.dir, fmt.Sprint("pool-", ready))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		if apps[ready], err = newAppIn(ctx, b, b.bin, dir, setting); err != nil {
+			return err
+		}
+	}
+	subjects, err := poolSubjects(ctx, apps[true], apps[false])
+	if err != nil {
+		return err
+	}
+	if p.docker != nil {
+		subjects = append(subjects, subject{name: dockerRun, how: "`docker run --rm`, echo, workspace", run: func(ctx context.Context) (measure, error) {
+			return p.docker.run(ctx, p.app.workspace, word+"\n", "/bin/echo", word)
+		}})
+	}
+	series, err := rounds(ctx, b.n, subjects, b.missing)
+	if err != nil {
+		return err
+	}
+	b.report.Series = append(b.report.Series, series...)
+	b.report.judge(goals())
+	return nil
+}
+
+func poolSubjects(ctx context.Context, warm, cold *app) ([]subject, error) {
+	said, echo := word+"\n", []string{"/bin/echo", word}
+	plain := api.SandboxSpec{Limits: warm.spec().Limits}
+	mounted, linked := plain, plain
+	shared := filepath.Join(warm.home, "..", "shared")
+	if err := os.MkdirAll(filepath.Join(shared, "keys"), 0o755); err != nil {
+		return nil, err
+	}
+	mounted.Mounts = []api.Mount{{Source: shared, Target: "/srv/shared", Rules: []api.PathRule{{Path: "keys", Access: api.AccessNone}}}}
+	linked.Network = api.NetworkOn
+	linked.Egress = &api.Egress{Allow: []string{"localhost"}}
+	live, err := warm.client.Create(ctx, plain)
+	if err != nil {
+		return nil, err
+	}
+	all := []subject{{name: poolExec, how: "exec over the unix socket, host and private workspace", run: func(ctx context.Context) (measure, error) {
+		began := time.Now()
+		res, err := live.Exec(ctx, echo...)
+		took := time.Since(began)
+		if err == nil && string(res.Stdout) != said {
+			err = fmt.Errorf("it wrote %q", res.Stdout)
+		}
+		return measure{First: took, Total: took}, err
+	}}}
+	for _, s := range []struct {
+		spec        api.SandboxSpec
+		taken, cold string
+	}{{plain, poolTaken, poolCold}, {mounted, poolMounts, poolMountsCold}, {linked, poolNetwork, poolNetworkCold}} {
+		all = append(all,
+			subject{name: s.taken, how: "one call over the unix socket, host and private workspace; a sandbox of its kind is ready", run: func(ctx context.Context) (measure, error) {
+				return warm.runReady(ctx, s.spec, said, echo...)
+			}},
+			subject{name: s.cold, how: "the same call, with `pool.ceiling: 0`", run: func(ctx context.Context) (measure, error) {
+				return cold.runSpec(ctx, s.spec, said, echo...)
+			}})
+	}
+	return append(all, subject{name: poolCLI, how: "whole process `cloche run -- true` with a daemon that has a sandbox ready", run: func(ctx context.Context) (measure, error) {
+		if err := warm.ready(ctx); err != nil {
+			return measure{}, err
+		}
+		return process(ctx, "", []string{"CLOCHE_HOME=" + warm.home, "CLOCHE_HOST=unix://" + filepath.Join(filepath.Dir(warm.home), "cloche.sock")}, warm.bin, "run", "--", "true")
+	}}), nil
+}
+
+// runReady is runSpec when a sandbox of the kind is ready, which the first of a kind is not.
+func (h *app) runReady(ctx context.Context, spec api.SandboxSpec, want string, argv ...string) (measure, error) {
+	if err := h.ready(ctx); err != nil {
+		return measure{}, err
+	}
+	before, err := h.poolCounts(ctx)
+	if err != nil {
+		return measure{}, err
+	}
+	m, err := h.runSpec(ctx, spec, want, argv...)
+	if err != nil {
+		return measure{}, err
+	}
+	after, err := h.poolCounts(ctx)
+	if err == nil && after.Taken == before.Taken {
+		return h.runReady(ctx, spec, want, argv...)
+	}
+	return m, err
+}
+
+// ready waits until the pool is quiet: as many sandboxes are ready as it wants.
+func (h *app) ready(ctx context.Context) error {
+	last, since := "", time.Now()
+	for {
+		all, err := filepath.Glob(filepath.Join(h.home, "engines", "gvisor", "*-booted-*.json"))
+		if err != nil {
+			return err
+		}
+		if now := strings.Join(all, " "); now != last {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) > poolQuiet {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// poolQuiet is more than a pool pauses before it makes a member, and than that takes.
+const poolQuiet = 400 * time.Millisecond
+
+func (h *app) poolCounts(ctx context.Context) (api.PoolCounts, error) {
+	d, err := h.client.Doctor(ctx)
+	if err != nil {
+		return api.PoolCounts{}, err
+	}
+	for _, e := range d.Engines {
+		if e.Name == "gvisor" && e.Pool != nil {
+			return *e.Pool, nil
+		}
+	}
+	return api.PoolCounts{}, errors.New("the engine has no pool")
 }

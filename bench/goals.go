@@ -22,7 +22,7 @@ type goal struct {
 
 // goals are the numbers that this release has to reach.
 func goals() []goal {
-	return slices.Concat(tarGoals(), endpointGoals(), clientGoals(), []goal{
+	return slices.Concat(poolGoals(), tarGoals(), endpointGoals(), clientGoals(), []goal{
 		{what: "create → first output, EROFS root, no host directory", subject: imageWarm, metric: first, peer: runscImage, maxRatio: 0.55},
 		{what: "the same with no sentry ready", subject: imageFresh, metric: first, peer: runscImage, maxRatio: 0.55},
 		{what: "create → first output, host + workspace, daemon", subject: daemonHost, metric: first, peer: runscHost, maxRatio: 0.8},

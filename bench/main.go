@@ -56,7 +56,7 @@ func parse(args []string) (options, error) {
 	fs.IntVar(&o.n, "n", 20, "rounds of each comparison; every subject runs once in each")
 	fs.IntVar(&o.idle, "idle", 10, "idle sandboxes that memory is averaged over")
 	fs.IntVar(&o.many, "many", 200, "native sandboxes that are made at once, counted and weighed")
-	fs.StringVar(&only, "only", "", "run only the groups that match this `regexp` (build, create, exec, process, image, workspace, tar, snapshot, record, egress, endpoint, native, clients, memory, against) and write no files")
+	fs.StringVar(&only, "only", "", "run only the groups that match this `regexp` (build, create, pool, exec, process, image, workspace, tar, snapshot, record, egress, endpoint, native, clients, memory, against) and write no files")
 	fs.StringVar(&o.name, "name", "latest", "name of the file of raw samples")
 	fs.BoolVar(&o.install, "install", false, "install the peers with apt-get first")
 	fs.BoolVar(&o.trace, "trace", false, "also print how long each step of a create takes")
@@ -97,7 +97,7 @@ func run(ctx context.Context, args []string) (err error) {
 	groups := []struct {
 		name string
 		run  func(context.Context) error
-	}{{"build", b.build}, {"create", b.create}, {"exec", b.exec}, {"process", b.process}, {"image", b.images}, {"workspace", b.workspace}, {"tar", b.tar}, {"snapshot", b.snapshots}, {"record", b.records}, {"egress", b.egress}, {"endpoint", b.endpoints}, {"native", b.native}, {"clients", b.clients}, {"memory", b.memory}, {"against", b.versions}}
+	}{{"build", b.build}, {"create", b.create}, {"pool", b.pool}, {"exec", b.exec}, {"process", b.process}, {"image", b.images}, {"workspace", b.workspace}, {"tar", b.tar}, {"snapshot", b.snapshots}, {"record", b.records}, {"egress", b.egress}, {"endpoint", b.endpoints}, {"native", b.native}, {"clients", b.clients}, {"memory", b.memory}, {"against", b.versions}}
 	for _, g := range groups {
 		if o.only != nil && !o.only.MatchString(g.name) {
 			continue

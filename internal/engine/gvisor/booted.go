@@ -30,7 +30,7 @@ type bootedKind struct {
 	readOnly     bool
 	disk, memory int64
 	cpus         float64
-	spares       spares
+	slots        slots
 	// static, tmpfs and agent are the mounts that do not change, the memory filesystems and the agent.
 	static, tmpfs, agent string
 }
@@ -73,7 +73,7 @@ func (e *Engine) kindOf(p engine.Plan) (k bootedKind, ok bool) {
 		k.static += fmt.Sprintf("%q:%q\n", m.Source, m.Target)
 	}
 	if e.late.usable() {
-		if k.spares, ok = sparesFor(late); !ok {
+		if k.slots, ok = slotsFor(late); !ok {
 			return k, false
 		}
 	}
@@ -125,7 +125,7 @@ type booted struct {
 	tell *os.File
 	// late is the other end of the socket on which the sentry serves the claim.
 	late *os.File
-	// conns are connections to the spare mounts of its gofer.
+	// conns are connections to the slots of its gofer.
 	conns []*os.File
 }
 
@@ -234,7 +234,7 @@ func (b *booted) claim(ctx context.Context, p engine.Plan) (*instance, error) {
 	}
 	c := b.c
 	inst := c.inst
-	inst.crash, c.parked.crash = c.parked.crash, nil
+	inst.crash, c.pooled.crash = c.pooled.crash, nil
 	inst.reports, c.reports = c.reports, nil
 	inst.Expect(false)
 	c.closeFiles()
@@ -367,16 +367,16 @@ func (b *booted) call(ctx context.Context, told *claim.Late) error {
 	return nil
 }
 
-// connectLate connects the mounts of a claim to a gofer: its own one, which has spare mounts, or another.
+// connectLate connects the mounts of a claim to a gofer: its own one, which has slots, or another.
 func (c *creation) connectLate(ctx context.Context, late []engine.Mount) ([]*os.File, error) {
 	if len(late) == 0 {
 		return nil, nil
 	}
 	b := c.waits
-	if b.kind.spares == (spares{}) {
+	if b.kind.slots == (slots{}) {
 		return c.startLateGofer(ctx, late)
 	}
-	taken, err := attachSpares(c.inst.gofer, b.kind.spares, late)
+	taken, err := attachSlots(c.inst.gofer, b.kind.slots, late)
 	if err != nil {
 		return nil, err
 	}

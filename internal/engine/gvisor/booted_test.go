@@ -142,7 +142,7 @@ func members(t *testing.T, dir string) (pids []int) {
 	return pids
 }
 
-// TestClaimFails: a member that is dead, stopped or ill is of no use, and the caller gets a sandbox all the same. Nothing is
+// TestClaimFails: a member that is dead, stopped or ill is of no use, and the caller gets a sandbox anyway. Nothing is
 // left of the member.
 func TestClaimFails(t *testing.T) {
 	usable(t)

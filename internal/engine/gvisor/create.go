@@ -39,7 +39,7 @@ type creation struct {
 	null       *os.File
 	sentry     command // what the parked sentry is given
 	gofer      command
-	parked     *parked  // nil until there is one
+	pooled     *pooled  // nil until there is one
 	sync       *os.File // the sentry writes a byte when its control server is up
 	ready      *os.File // the agent writes a byte when it listens
 	first      *os.File // the connections that the agent is born with
@@ -84,13 +84,13 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		c.rollback()
 		return nil, err
 	}
-	c.inst.crash, c.parked.crash = c.parked.crash, nil
+	c.inst.crash, c.pooled.crash = c.pooled.crash, nil
 	c.inst.reports, c.reports = c.reports, nil
 	c.inst.Expect(false)
 	c.closeFiles()
 	if e.opts.Warm {
 		f := fitOf(p)
-		e.parked.Want(f, e.demandParked(f))
+		e.sentries.Want(f, e.demandSentry(f))
 	}
 	ready.want()
 	return c.inst, nil
@@ -103,12 +103,12 @@ func (c *creation) record(ctx context.Context) error {
 	c.executable = c.e.executables.open(ctx, c.plan.DieWithParent)
 	// Where they are is not the same in every daemon's life.
 	groups := c.e.groups.Dirs(c.plan.Owner, c.plan.ID)
-	p, name, ok := c.takeParked()
+	p, name, ok := c.takePooled()
 	if ok {
-		defer c.e.parked.Forget(name) // its group is in the record
-		c.parked, groups = p, p.group.Paths()
-		c.ownGroup(c.parked.group)
-		c.killOnUndo(c.parked.proc)
+		defer c.e.sentries.Forget(name) // its group is in the record
+		c.pooled, groups = p, p.group.Paths()
+		c.ownGroup(c.pooled.group)
+		c.killOnUndo(c.pooled.proc)
 	}
 	c.rec = record{
 		Head: lifecycle.Head{ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Cgroups: groups, Boot: c.e.boot},
@@ -121,12 +121,12 @@ func (c *creation) record(ctx context.Context) error {
 	return nil
 }
 
-// takeParked returns a sentry that is parked, unless this is a member of a pool itself.
-func (c *creation) takeParked() (p *parked, name string, ok bool) {
+// takePooled returns a sentry that is parked, unless this is a member of a pool itself.
+func (c *creation) takePooled() (p *pooled, name string, ok bool) {
 	if c.waits != nil || !c.e.opts.Warm {
 		return nil, "", false
 	}
-	return c.e.parked.Take(fitOf(c.plan), "")
+	return c.e.sentries.Take(fitOf(c.plan), "")
 }
 
 // makeGroup makes the cgroup that everything is started in, if it does not exist
@@ -165,8 +165,8 @@ func (c *creation) start(ctx context.Context) error {
 	if err := c.fork(ctx); err != nil {
 		return err
 	}
-	c.inst.sentry = c.parked.proc
-	c.rec.Executable = c.parked.hash
+	c.inst.sentry = c.pooled.proc
+	c.rec.Executable = c.pooled.hash
 	c.rec.Sentry = c.inst.sentry.ID
 	if c.inst.gofer != nil {
 		c.rec.Gofer = c.inst.gofer.ID
@@ -177,24 +177,24 @@ func (c *creation) start(ctx context.Context) error {
 	}
 	c.inst.init(c.e, c.rec, lifecycle.Encode(c.rec), c.group)
 	c.inst.Expect(true) // until Create has succeeded, it tells of the death itself
-	err := c.parked.claim(&c.sentry, title(c.plan)...)
+	err := c.pooled.claim(&c.sentry, title(c.plan)...)
 	c.sentry.close()
 	return err
 }
 
 func (c *creation) fork(ctx context.Context) error {
 	defer c.gofer.close()
-	if c.parked != nil && !c.hasGofer() {
+	if c.pooled != nil && !c.hasGofer() {
 		return nil
 	}
 	return c.e.spawner.Do(ctx, func() error {
 		return c.group.Enter(func(cgroupFD int) error {
-			if c.parked == nil {
-				p, err := c.e.startParked(fitOf(c.plan), c.group, c.executable, cgroupFD)
+			if c.pooled == nil {
+				p, err := c.e.startPooled(fitOf(c.plan), c.group, c.executable, cgroupFD)
 				if err != nil {
 					return err
 				}
-				c.parked = p
+				c.pooled = p
 				c.killOnUndo(p.proc)
 			}
 			if !c.hasGofer() {
@@ -226,7 +226,7 @@ func title(p engine.Plan) []string { return []string{early.Sentry, "--bundle=" +
 
 // hasGofer reports whether it is started with a gofer.
 func (c *creation) hasGofer() bool {
-	return len(c.plan.Mounts) > 0 || c.waits != nil && c.waits.kind.spares != spares{}
+	return len(c.plan.Mounts) > 0 || c.waits != nil && c.waits.kind.slots != slots{}
 }
 
 // killOnUndo also waits: what comes earlier in the undo stack, the cgroup, must
@@ -315,8 +315,8 @@ func (c *creation) waitAgent(ctx context.Context) error {
 
 // waitGroup takes the result of moving the first stub.
 func (c *creation) waitGroup(context.Context) error {
-	<-c.parked.settled
-	return c.parked.unsettled
+	<-c.pooled.settled
+	return c.pooled.unsettled
 }
 
 // errSentryDied is the end of file where a byte was expected.
@@ -339,9 +339,9 @@ func (c *creation) rollback() {
 	if c.inst != nil && c.inst.Buried() != nil && c.inst.sentry.Dead() {
 		<-c.inst.Buried()
 	}
-	if c.parked != nil {
-		c.parked.closeFiles()
-		<-c.parked.settled
+	if c.pooled != nil {
+		c.pooled.closeFiles()
+		<-c.pooled.settled
 	}
 	c.closeFiles()
 	c.sentry.close()
@@ -354,8 +354,8 @@ func (c *creation) closeFiles() {
 			f.Close()
 		}
 	}
-	if c.parked != nil {
-		c.parked.closeFiles()
+	if c.pooled != nil {
+		c.pooled.closeFiles()
 	}
 	if c.reports != nil {
 		c.reports.close()
@@ -378,10 +378,10 @@ func (c *creation) classify(ctx context.Context, step string, err error) error {
 }
 
 func (c *creation) sentryWords() string {
-	if c.parked == nil {
+	if c.pooled == nil {
 		return ""
 	}
-	return lastWords(c.parked.crash)
+	return lastWords(c.pooled.crash)
 }
 
 // lastWords is what a process wrote to its standard error, without the zeros

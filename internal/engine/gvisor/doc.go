@@ -25,6 +25,12 @@
 // sandbox's and gets its limits before the sentry is told anything; it is used for one
 // sandbox and ends with its socket, that is with the daemon, when it is used for none.
 //
+// A pool has sandboxes that have booted, and whose agent waits for its configuration. A
+// plan of the same kind takes one: a call in the sentry, which package role serves on a
+// socket of its own, gives it mounts, rules, a network, its title and its host name; then
+// the agent is told. The mounts are attached to the gofer that it has (see slots). One
+// that fails on the way is destroyed, and the plan gets a sandbox without the pool.
+//
 // Without mounts nothing stands between the sentry and the host but its
 // descriptors. With mounts, the gofer opens files for it, as the user of the
 // daemon, in a mount namespace that holds the mounts only. The sentry never opens

@@ -67,7 +67,7 @@ type Engine struct {
 	boot     string // the machine's
 
 	executables *executables
-	parked      *pool.Pool[fit, *parked]
+	sentries    *pool.Pool[fit, *pooled]
 	booted      *pool.Pool[bootedKind, *booted]
 	unfit       atomic.Int64 // plans that no booted sandbox could become
 	late        lateMounts
@@ -122,7 +122,7 @@ func New(o Options) (*Engine, error) {
 	if err := os.MkdirAll(e.kinds.dir, 0o700); err != nil {
 		return nil, api.Errorf(api.CodeInternal, "make directory of the pool of the gvisor engine: %w", err)
 	}
-	e.parked = pool.New[fit, *parked](pool.Options[fit]{Prefix: parkedPrefix, Pause: refillPause, Timeout: lifecycle.BootTimeout, Log: e.log})
+	e.sentries = pool.New[fit, *pooled](pool.Options[fit]{Prefix: sentryPrefix, Pause: refillPause, Timeout: lifecycle.BootTimeout, Log: e.log})
 	e.booted = pool.New[bootedKind, *booted](pool.Options[bootedKind]{
 		Prefix: bootedPrefix, Pause: refillPause, Timeout: lifecycle.BootTimeout, Budget: o.PoolBytes, Valid: bootedKind.valid, Log: e.log,
 	})
@@ -144,7 +144,7 @@ func (e *Engine) Close() error {
 	if c := e.PoolCounts(); c.Made > 0 {
 		e.log.Info("the pool is closed", "taken", c.Taken, "missed", c.Missed, "unfit", c.Unfit, "made", c.Made, "dropped", c.Dropped)
 	}
-	e.parked.Close()
+	e.sentries.Close()
 	e.spawner.Close()
 	return nil
 }

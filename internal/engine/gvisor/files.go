@@ -115,12 +115,12 @@ func unnamedFile(dir string) (*os.File, error) {
 }
 
 // openGofer connects one gofer to the sentry, with a socket for each mount. A sandbox
-// that waits keeps those of its spare mounts.
+// that waits keeps those of its slots.
 func (c *creation) openGofer() error {
 	served, spec := c.plan, c.spec
 	if c.waits != nil {
 		var err error
-		served.Mounts = c.e.late.withSpares(c.plan.Mounts, c.waits.kind.spares)
+		served.Mounts = c.e.late.withSlots(c.plan.Mounts, c.waits.kind.slots)
 		if spec, err = specJSON(served); err != nil {
 			return err
 		}
@@ -167,7 +167,7 @@ func (c *creation) openGofer() error {
 }
 
 // openResolved has the gofer tell the sentry the targets, which it resolves. The sentry
-// of a sandbox that waits must not be told of spare mounts, and knows those of a late gofer.
+// of a sandbox that waits must not be told of slots, and knows those of a late gofer.
 func (c *creation) openResolved() error {
 	if c.waits != nil || c.late {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)

@@ -31,8 +31,8 @@ const (
 // known is a kind as it is kept. The plan has nothing of a request.
 type known struct {
 	Plan   engine.Plan `json:"plan"`
-	Dirs   int         `json:"spare_dirs,omitempty"`
-	Files  int         `json:"spare_files,omitempty"`
+	Dirs   int         `json:"slot_dirs,omitempty"`
+	Files  int         `json:"slot_files,omitempty"`
 	Floor  int         `json:"floor,omitempty"`
 	Upto   int         `json:"ceiling"`
 	UsedAt time.Time   `json:"used_at"`
@@ -54,7 +54,7 @@ func (s *kinds) note(k bootedKind, p engine.Plan, size pool.Size) error {
 	if now.Sub(s.noted[k]) < notedFor {
 		return nil
 	}
-	is := known{Plan: p, Dirs: k.spares.dirs, Files: k.spares.files, Floor: size.Floor, Upto: size.Ceiling, UsedAt: now}
+	is := known{Plan: p, Dirs: k.slots.dirs, Files: k.slots.files, Floor: size.Floor, Upto: size.Ceiling, UsedAt: now}
 	all := slices.DeleteFunc(s.read(), func(other known) bool { return other.same(is) || now.Sub(other.UsedAt) > knownFor })
 	all = append([]known{is}, all...)
 	b, err := json.Marshal(all[:min(len(all), maxKnown)])
@@ -104,8 +104,8 @@ func (e *Engine) PrepareKnown(owner string) {
 			continue
 		}
 		k, ok := e.kindOf(p)
-		k.spares = spares{is.Dirs, is.Files}
-		if !ok || k.spares != (spares{}) && !e.late.usable() {
+		k.slots = slots{is.Dirs, is.Files}
+		if !ok || k.slots != (slots{}) && !e.late.usable() {
 			continue
 		}
 		e.booted.Prepare(k, e.demandBooted(k, p, engine.Pool{Floor: is.Floor, Ceiling: is.Upto}))

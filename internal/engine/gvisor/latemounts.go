@@ -18,28 +18,28 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 )
 
-// A gofer serves what it was started with. So the gofer of a sandbox of the pool also serves spare mounts, of one empty
-// directory and one empty file that all of them share. At the claim the mounts of the request are attached over these,
+// A gofer serves what it was started with. So the gofer of a sandbox of the pool also serves slots: mounts of one empty
+// directory and one empty file that all gofers share. At the claim the mounts of the request are attached over these,
 // in the gofer's mount namespace; the sentry gets their connections and looks at them only then. A gofer stays in its
 // empty root and its mounts: what is attached is a mount of its own, which leads nowhere else.
 
-// spares are how many spare mounts of directories and of files there are.
-type spares struct{ dirs, files int }
+// slots are how many mounts a gofer has of the empty directory and of the empty file.
+type slots struct{ dirs, files int }
 
-// maxSpares bounds each.
-const maxSpares = 16
+// maxSlots bounds each.
+const maxSlots = 16
 
-// spareRoot is where a gofer has its spare mounts, below its root.
-const spareRoot = "/.cloche-late"
+// slotRoot is where a gofer has its slots, below its root.
+const slotRoot = "/.cloche-late"
 
 // goferRoot is the root of a gofer in its mount namespace, which gVisor makes.
 const goferRoot = "/root"
 
-func (s spares) target(n int) string { return spareRoot + "/" + strconv.Itoa(n) }
+func (s slots) target(n int) string { return slotRoot + "/" + strconv.Itoa(n) }
 
-// sparesFor returns how many spare mounts a sandbox has that gets mounts, in steps so that the kinds stay few; false is
+// slotsFor returns how many slots a sandbox has that gets mounts, in steps so that the kinds stay few; false is
 // too many.
-func sparesFor(mounts []engine.Mount) (s spares, ok bool) {
+func slotsFor(mounts []engine.Mount) (s slots, ok bool) {
 	for _, m := range mounts {
 		if isDirectory(m) {
 			s.dirs++
@@ -49,10 +49,10 @@ func sparesFor(mounts []engine.Mount) (s spares, ok bool) {
 	}
 	for _, n := range []*int{&s.dirs, &s.files} {
 		switch {
-		case *n > maxSpares:
-			return spares{}, false
+		case *n > maxSlots:
+			return slots{}, false
 		case *n > 4:
-			*n = maxSpares
+			*n = maxSlots
 		case *n > 0:
 			*n = 4
 		}
@@ -65,9 +65,9 @@ func isDirectory(m engine.Mount) bool {
 	return err != nil || st.IsDir()
 }
 
-// lateMounts makes spare mounts where the machine can attach others over them.
+// lateMounts makes slots where the machine can attach others over them.
 type lateMounts struct {
-	dir  string // of what is mounted in spare mounts, and of the kinds; it outlives the engine
+	dir  string // of what is mounted in slots, and of the kinds; it outlives the engine
 	root bool   // the engine runs as root
 
 	once sync.Once
@@ -95,8 +95,8 @@ func (l *lateMounts) usable() bool {
 	return l.able
 }
 
-// withSpares adds spare mounts.
-func (l *lateMounts) withSpares(mounts []engine.Mount, s spares) []engine.Mount {
+// withSlots adds slots.
+func (l *lateMounts) withSlots(mounts []engine.Mount, s slots) []engine.Mount {
 	all := slices.Clone(mounts)
 	for n := range s.dirs + s.files {
 		m := engine.Mount{Source: filepath.Join(l.dir, "directory"), Target: s.target(n)}
@@ -108,8 +108,8 @@ func (l *lateMounts) withSpares(mounts []engine.Mount, s spares) []engine.Mount 
 	return all
 }
 
-// attachSpares attaches mounts over the spare ones of a gofer and returns the number of each.
-func attachSpares(gofer *pidfd.Process, s spares, mounts []engine.Mount) (taken []int, err error) {
+// attachSlots attaches mounts over the slots of a gofer and returns the number of each.
+func attachSlots(gofer *pidfd.Process, s slots, mounts []engine.Mount) (taken []int, err error) {
 	fds := make([]int, 0, len(mounts))
 	defer func() {
 		for _, fd := range fds {

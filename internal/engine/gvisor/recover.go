@@ -76,7 +76,7 @@ func (e *Engine) Sweep(ctx context.Context, owner string, keep func(id string) b
 	}
 	var errs []error
 	for _, rec := range recs {
-		if !engine.Keeps(keep, rec.ID) && !e.parked.Holds(rec.ID) && !e.booted.Holds(rec.ID) {
+		if !engine.Keeps(keep, rec.ID) && !e.sentries.Holds(rec.ID) && !e.booted.Holds(rec.ID) {
 			errs = append(errs, e.destroy(ctx, rec))
 		}
 	}

@@ -27,9 +27,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/pool"
 )
 
-// parked is a sentry that has been started and has not been told yet whose it is.
+// pooled is a sentry that has been started and has not been told yet whose it is.
 // It lives in the cgroup that is going to be its sandbox's, which has no limits yet.
-type parked struct {
+type pooled struct {
 	fits  fit
 	proc  *pidfd.Process
 	group *cgroup.Group
@@ -66,10 +66,10 @@ func processors(limit float64) int {
 	return min(max(int(math.Ceil(limit)), 2), runtime.NumCPU())
 }
 
-// startParked forks a sentry into g. It must be called on the spawner's thread,
+// startPooled forks a sentry into g. It must be called on the spawner's thread,
 // which has entered the group.
-func (e *Engine) startParked(f fit, g *cgroup.Group, x *executable, cgroupFD int) (_ *parked, err error) {
-	p := &parked{fits: f, group: g, hash: x.hash, log: e.log, settled: make(chan struct{})}
+func (e *Engine) startPooled(f fit, g *cgroup.Group, x *executable, cgroupFD int) (_ *pooled, err error) {
+	p := &pooled{fits: f, group: g, hash: x.hash, log: e.log, settled: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			p.closeFiles()
@@ -118,7 +118,7 @@ func (e *Engine) startParked(f fit, g *cgroup.Group, x *executable, cgroupFD int
 }
 
 // settle waits until the sentry is parked.
-func (p *parked) settle() error {
+func (p *pooled) settle() error {
 	var b [1]byte
 	if _, err := p.conn.Read(b[:]); err != nil {
 		return sentryError(err)
@@ -130,7 +130,7 @@ func (p *parked) settle() error {
 }
 
 // claim tells the sentry what it is going to be, with the files of cmd.
-func (p *parked) claim(cmd *command, title ...string) error {
+func (p *pooled) claim(cmd *command, title ...string) error {
 	if len(cmd.files) > claim.MaxFiles {
 		return api.Errorf(api.CodeInvalid, "create sandbox: its mounts need %d descriptors, and gVisor takes %d", len(cmd.files), claim.MaxFiles).
 			WithHint("mount fewer directories, or one that holds them")
@@ -162,7 +162,7 @@ func (p *parked) claim(cmd *command, title ...string) error {
 	return nil
 }
 
-func (p *parked) closeFiles() {
+func (p *pooled) closeFiles() {
 	for _, f := range []*os.File{p.conn, p.crash} {
 		if f != nil {
 			f.Close()
@@ -171,7 +171,7 @@ func (p *parked) closeFiles() {
 }
 
 // discard ends a sentry that was never claimed and removes its group.
-func (p *parked) discard(ctx context.Context) error {
+func (p *pooled) discard(ctx context.Context) error {
 	p.proc.Kill()
 	<-p.settled
 	if err := p.proc.Wait(ctx); err != nil {
@@ -186,21 +186,21 @@ func (p *parked) discard(ctx context.Context) error {
 // is started for the one after it, or a sandbox is booted.
 const refillPause = 150 * time.Millisecond
 
-// parkedPrefix begins the names of the cgroups of parked sentries, which stay what
+// sentryPrefix begins the names of the cgroups of parked sentries, which stay what
 // they are when the sentry is claimed: a group of version 2 cannot be renamed.
-const parkedPrefix = "spare-"
+const sentryPrefix = "spare-"
 
 // Done implements pool.Member.
-func (p *parked) Done() <-chan struct{} { return p.done }
+func (p *pooled) Done() <-chan struct{} { return p.done }
 
 // Usable implements pool.Member.
-func (p *parked) Usable() bool { return p.proc.Usable() }
+func (p *pooled) Usable() bool { return p.proc.Usable() }
 
 // Memory implements pool.Member.
-func (p *parked) Memory() int64 { return 0 }
+func (p *pooled) Memory() int64 { return 0 }
 
 // Discard implements pool.Member.
-func (p *parked) Discard() {
+func (p *pooled) Discard() {
 	if p.proc.Dead() {
 		<-p.settled
 		p.log.Warn("a sentry that was kept ready was of no use", "pid", p.proc.ID.PID, "how", p.proc.How(), "error", p.unsettled, "last_words", brief(lastWords(p.crash)))
@@ -212,15 +212,15 @@ func (p *parked) Discard() {
 	}
 }
 
-// demandParked asks for one parked sentry.
-func (e *Engine) demandParked(f fit) pool.Demand[*parked] {
-	return pool.Demand[*parked]{Size: pool.Size{Ceiling: 1}, Make: func(ctx context.Context, name string) (*parked, error) {
-		return e.park(ctx, name, f)
+// demandSentry asks for one parked sentry.
+func (e *Engine) demandSentry(f fit) pool.Demand[*pooled] {
+	return pool.Demand[*pooled]{Size: pool.Size{Ceiling: 1}, Make: func(ctx context.Context, name string) (*pooled, error) {
+		return e.startAhead(ctx, name, f)
 	}}
 }
 
-// park starts a sentry for the pool.
-func (e *Engine) park(ctx context.Context, name string, f fit) (p *parked, err error) {
+// startAhead starts a sentry for the pool.
+func (e *Engine) startAhead(ctx context.Context, name string, f fit) (p *pooled, err error) {
 	x := e.executables.open(ctx, f.attached)
 	defer x.close()
 	g, err := e.groups.Make(f.owner, name)
@@ -237,7 +237,7 @@ func (e *Engine) park(ctx context.Context, name string, f fit) (p *parked, err e
 	}
 	err = e.spawner.Do(ctx, func() error {
 		return g.Enter(func(cgroupFD int) (err error) {
-			p, err = e.startParked(f, g, x, cgroupFD)
+			p, err = e.startPooled(f, g, x, cgroupFD)
 			return err
 		})
 	})
@@ -258,5 +258,5 @@ func (e *Engine) park(ctx context.Context, name string, f fit) (p *parked, err e
 // it: one with that limit of processors, which dies with this process or does not.
 func (e *Engine) Prepare(owner string, cpus float64, dieWithParent bool) {
 	f := fit{owner: owner, cpus: processors(cpus), attached: dieWithParent}
-	e.parked.Prepare(f, e.demandParked(f))
+	e.sentries.Prepare(f, e.demandSentry(f))
 }
