@@ -145,7 +145,9 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 		h.recover(ctx, gv)
 		gv.Prepare(owner, usualCPUs, false)
 		if options.Pool.Ceiling > 0 {
-			gv.PrepareKnown(owner)
+			if err := gv.PrepareKnown(owner, func() (string, error) { return options.AgentImage(ctx) }); err != nil {
+				logger.Warn("no sandbox is ready before the first request", "error", err)
+			}
 		}
 	}
 	return h, nil

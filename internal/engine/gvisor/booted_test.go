@@ -89,8 +89,19 @@ func TestKnownKinds(t *testing.T) {
 	}
 	e.Close()
 	e = open()
-	e.PrepareKnown("somebody else")
-	e.PrepareKnown("enginetest")
+	known := func(owner, agent string) {
+		t.Helper()
+		if err := e.PrepareKnown(owner, func() (string, error) { return agent, nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	known("another owner", im.Agent)
+	known("enginetest", im.Agent+".new")
+	time.Sleep(20 * time.Millisecond)
+	if c := e.PoolCounts(); c.Made != 0 {
+		t.Errorf("%+v", c)
+	}
+	known("enginetest", im.Agent)
 	eventually(t, "a sandbox is ready", func() bool { return e.PoolCounts().Ready == 1 })
 	i = create(t, e, im, pooled)
 	if c := e.PoolCounts(); c.Taken != 1 || c.Missed != 0 {
@@ -114,7 +125,7 @@ func TestKnownKinds(t *testing.T) {
 			}
 		}
 		e = open()
-		e.PrepareKnown("enginetest")
+		known("enginetest", im.Agent)
 		i = create(t, e, im, pooled)
 		if c := e.PoolCounts(); c.Taken != 0 {
 			t.Errorf("%q: %+v", content, c)

@@ -96,11 +96,20 @@ func (s *kinds) read() []known {
 	return all
 }
 
-// PrepareKnown has sandboxes ready of the kinds that an owner's last daemon used, without waiting for them.
-func (e *Engine) PrepareKnown(owner string) {
-	for _, is := range e.kinds.read() {
+// PrepareKnown has sandboxes ready of the kinds that an owner's last daemon used, without waiting for them. They
+// are of no use with another agent than image returns.
+func (e *Engine) PrepareKnown(owner string, image func() (string, error)) error {
+	all := e.kinds.read()
+	if len(all) == 0 {
+		return nil
+	}
+	agent, err := image()
+	if err != nil {
+		return err
+	}
+	for _, is := range all {
 		p := is.Plan
-		if p.Owner != owner || time.Since(is.UsedAt) > knownFor || p.Validate() != nil {
+		if p.Owner != owner || p.Agent.Image != agent || time.Since(is.UsedAt) > knownFor || p.Validate() != nil {
 			continue
 		}
 		k, ok := e.kindOf(p)
@@ -110,6 +119,7 @@ func (e *Engine) PrepareKnown(owner string) {
 		}
 		e.booted.Prepare(k, e.demandBooted(k, p, engine.Pool{Floor: is.Floor, Ceiling: is.Upto}))
 	}
+	return nil
 }
 
 // demandBooted asks for sandboxes of a kind, which boot as p says.

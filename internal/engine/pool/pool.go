@@ -35,7 +35,7 @@ type Member interface {
 
 // Size bounds how many members of a kind a pool keeps. Without a ceiling it keeps none.
 type Size struct {
-	// Floor is kept while the kind is known, Ceiling is never exceeded.
+	// Floor is kept for a day after the last request, Ceiling is never exceeded.
 	Floor, Ceiling int
 }
 
@@ -67,8 +67,9 @@ type Options[K comparable] struct {
 const (
 	// window is how long members must lie unused before their kind wants fewer.
 	window = 30 * time.Second
-	// keepFor is how long a kind is known that is not asked for.
-	keepFor = 10 * time.Minute
+	// keepFor is how long a kind is known that is not asked for, and floorFor one with a floor.
+	keepFor  = 10 * time.Minute
+	floorFor = 24 * time.Hour
 	// recently is how long a user counts as one that shares a kind.
 	recently = time.Minute
 	// maxKinds bounds how many kinds are known.

@@ -166,6 +166,12 @@ func TestDemand(t *testing.T) {
 				if n := f.count("a"); n != tc.gone {
 					t.Errorf("%d members after a long pause, want %d", n, tc.gone)
 				}
+				time.Sleep(24 * time.Hour)
+				if n := f.count("a"); n != 0 {
+					t.Errorf("%d members after a day", n)
+				}
+				use(p, f, "a", "u", tc.size)
+				time.Sleep(time.Second)
 				p.Close()
 				if n := f.count("a"); n != 0 {
 					t.Errorf("%d members after the end", n)

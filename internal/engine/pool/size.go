@@ -101,9 +101,12 @@ func (p *Pool[K, M]) tick() {
 // for, and drops members that are of no more use. The caller holds mu.
 func (p *Pool[K, M]) shrink(now time.Time) {
 	for k, of := range p.kinds {
-		valid := p.opts.Valid == nil || p.opts.Valid(k)
+		valid, keep := p.opts.Valid == nil || p.opts.Valid(k), keepFor
+		if of.demand.Size.Floor > 0 {
+			keep = floorFor
+		}
 		switch {
-		case !valid || now.Sub(of.used) > keepFor && of.demand.Size.Floor == 0:
+		case !valid || now.Sub(of.used) > keep:
 			of.want = 0
 			delete(p.kinds, k)
 		case of.low > 0:
