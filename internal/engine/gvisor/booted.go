@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,6 +32,8 @@ type bootedKind struct {
 	disk, memory int64
 	cpus         float64
 	slots        slots
+	// points are the mount points that a read-only root needs for the mounts of the request, see pointsFor.
+	points string
 	// static, tmpfs and agent are the mounts that do not change, the memory filesystems and the agent.
 	static, tmpfs, agent string
 }
@@ -72,6 +75,9 @@ func (e *Engine) kindOf(p engine.Plan) (k bootedKind, ok bool) {
 	for _, m := range staticMounts(p) {
 		k.static += fmt.Sprintf("%q:%q\n", m.Source, m.Target)
 	}
+	if p.Root.ReadOnly {
+		k.points = pointsFor(late)
+	}
 	if e.late.usable() {
 		if k.slots, ok = slotsFor(late); !ok {
 			return k, false
@@ -80,8 +86,7 @@ func (e *Engine) kindOf(p engine.Plan) (k bootedKind, ok bool) {
 	return k, true
 }
 
-// attachable reports whether mounts can come after the others: nothing else is mounted below them, and a read-only root
-// has their mount points.
+// attachable reports whether mounts can come after the others: nothing else is mounted below them.
 func attachable(p engine.Plan, late []engine.Mount) bool {
 	before := p
 	before.Mounts = staticMounts(p)
@@ -93,7 +98,36 @@ func attachable(p engine.Plan, late []engine.Mount) bool {
 			}
 		}
 	}
-	return !p.Root.ReadOnly || len(late) == 0
+	return true
+}
+
+// pointsFor lists mount points, each with a slash at its end if it is a directory's.
+func pointsFor(mounts []engine.Mount) string {
+	var points []string
+	for _, m := range mounts {
+		target := path.Clean(m.Target)
+		if isDirectory(m) {
+			target += "/"
+		}
+		points = append(points, target)
+	}
+	return strings.Join(points, "\x00")
+}
+
+// mountsAt returns mounts of l at such points, which only say what is to be made in a read-only root.
+func (l *lateMounts) mountsAt(points string) (mounts []engine.Mount) {
+	if points == "" {
+		return nil
+	}
+	for point := range strings.SplitSeq(points, "\x00") {
+		target, dir := strings.CutSuffix(point, "/")
+		m := engine.Mount{Source: l.file(), Target: target}
+		if dir {
+			m.Source = l.directory()
+		}
+		mounts = append(mounts, m)
+	}
+	return mounts
 }
 
 // maxConfig is what the pipe of the agent's configuration takes at once without a reader.
@@ -125,6 +159,8 @@ type booted struct {
 	tell *os.File
 	// late is the other end of the socket on which the sentry serves the claim.
 	late *os.File
+	// gofer is where its gofer tells when it has its mounts; nil without one.
+	gofer *os.File
 	// conns are connections to the slots of its gofer.
 	conns []*os.File
 }
@@ -156,6 +192,7 @@ func (e *Engine) bootAhead(ctx context.Context, name string, k bootedKind, p eng
 		{Name: "start processes", Do: b.c.start},
 		{Name: "boot sentry", Do: b.c.boot},
 		{Name: "start agent", Do: b.c.startAgent},
+		{Name: "wait for gofer", Do: b.waitGofer},
 		{Name: "wait for cgroup", Do: b.c.waitGroup},
 	})
 	if err != nil {
@@ -163,6 +200,18 @@ func (e *Engine) bootAhead(ctx context.Context, name string, k bootedKind, p eng
 		return nil, fmt.Errorf("boot a sandbox ahead of its request, %s: %w", step, err)
 	}
 	return b, nil
+}
+
+// waitGofer waits until its gofer is in its own root, where mounts can be attached.
+func (b *booted) waitGofer(ctx context.Context) error {
+	if b.gofer == nil {
+		return nil
+	}
+	// It is not closed: the gofer may have more to say.
+	if _, err := lifecycle.ReadFirst(ctx, b.gofer, make([]byte, 1)); err != nil {
+		return fmt.Errorf("the gofer ended before it was ready: %w", err)
+	}
+	return nil
 }
 
 // removeBooted removes the directory of a booted sandbox, which has only files of its engine.
@@ -203,12 +252,12 @@ func (b *booted) Discard() {
 }
 
 func (b *booted) closeFiles() {
-	for _, f := range append(b.conns, b.tell, b.late) {
+	for _, f := range append(b.conns, b.tell, b.late, b.gofer) {
 		if f != nil {
 			f.Close()
 		}
 	}
-	b.conns, b.tell, b.late = nil, nil, nil
+	b.conns, b.tell, b.late, b.gofer = nil, nil, nil, nil
 }
 
 // openLate gives the sentry the socket on which it serves the claim.

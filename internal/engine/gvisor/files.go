@@ -75,7 +75,11 @@ func (c *creation) openRoot() error {
 		c.sentry.flag("io-fds", f)
 	}
 	if c.plan.Root.ReadOnly {
-		points, err := mountPoints(c.plan.Root.Image, spec(c.plan).Mounts)
+		whole := c.plan
+		if c.waits != nil {
+			whole.Mounts = slices.Concat(whole.Mounts, c.e.late.mountsAt(c.waits.kind.points))
+		}
+		points, err := mountPoints(whole.Root.Image, spec(whole).Mounts)
 		if err != nil {
 			return err
 		}
@@ -167,9 +171,10 @@ func (c *creation) openGofer() error {
 }
 
 // openResolved has the gofer tell the sentry the targets, which it resolves. The sentry
-// of a sandbox that waits must not be told of slots, and knows those of a late gofer.
+// of a sandbox that waits must not be told of slots: there the engine is told, which learns
+// that the gofer has them. No sentry is told by a late gofer.
 func (c *creation) openResolved() error {
-	if c.waits != nil || c.late {
+	if c.late {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		if err != nil {
 			return err
@@ -181,7 +186,11 @@ func (c *creation) openResolved() error {
 	if err != nil {
 		return err
 	}
-	c.sentry.flag("mounts-fd", r)
+	if c.waits != nil {
+		c.waits.gofer = r
+	} else {
+		c.sentry.flag("mounts-fd", r)
+	}
 	c.gofer.flag("mounts-fd", w)
 	return nil
 }

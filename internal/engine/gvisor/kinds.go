@@ -33,6 +33,7 @@ type known struct {
 	Plan   engine.Plan `json:"plan"`
 	Dirs   int         `json:"slot_dirs,omitempty"`
 	Files  int         `json:"slot_files,omitempty"`
+	Points string      `json:"mount_points,omitempty"`
 	Floor  int         `json:"floor,omitempty"`
 	Upto   int         `json:"ceiling"`
 	UsedAt time.Time   `json:"used_at"`
@@ -54,7 +55,7 @@ func (s *kinds) note(k bootedKind, p engine.Plan, size pool.Size) error {
 	if now.Sub(s.noted[k]) < notedFor {
 		return nil
 	}
-	is := known{Plan: p, Dirs: k.slots.dirs, Files: k.slots.files, Floor: size.Floor, Upto: size.Ceiling, UsedAt: now}
+	is := known{Plan: p, Dirs: k.slots.dirs, Files: k.slots.files, Points: k.points, Floor: size.Floor, Upto: size.Ceiling, UsedAt: now}
 	all := slices.DeleteFunc(s.read(), func(other known) bool { return other.same(is) || now.Sub(other.UsedAt) > knownFor })
 	all = append([]known{is}, all...)
 	b, err := json.Marshal(all[:min(len(all), maxKnown)])
@@ -75,7 +76,7 @@ func (s *kinds) note(k bootedKind, p engine.Plan, size pool.Size) error {
 func (k known) same(other known) bool {
 	a, aerr := json.Marshal(k.Plan)
 	b, berr := json.Marshal(other.Plan)
-	return aerr == nil && berr == nil && string(a) == string(b) && k.Dirs == other.Dirs && k.Files == other.Files
+	return aerr == nil && berr == nil && string(a) == string(b) && k.Dirs == other.Dirs && k.Files == other.Files && k.Points == other.Points
 }
 
 // read reads the file; a file that is missing or damaged has no kinds.
@@ -113,7 +114,7 @@ func (e *Engine) PrepareKnown(owner string, image func() (string, error)) error 
 			continue
 		}
 		k, ok := e.kindOf(p)
-		k.slots = slots{is.Dirs, is.Files}
+		k.slots, k.points = slots{is.Dirs, is.Files}, is.Points
 		if !ok || k.slots != (slots{}) && !e.late.usable() {
 			continue
 		}

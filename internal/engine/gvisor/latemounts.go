@@ -77,14 +77,9 @@ type lateMounts struct {
 // usable reports whether a mount can be attached in the namespace of a gofer.
 func (l *lateMounts) usable() bool {
 	l.once.Do(func() {
-		if !l.root || os.MkdirAll(filepath.Join(l.dir, "directory"), 0o700) != nil {
+		if !l.root {
 			return
 		}
-		f, err := os.OpenFile(filepath.Join(l.dir, "file"), os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o400)
-		if err != nil {
-			return
-		}
-		f.Close()
 		fd, err := hostrootfs.Detach(l.dir, unix.MOUNT_ATTR_RDONLY)
 		if err != nil {
 			return
@@ -95,13 +90,28 @@ func (l *lateMounts) usable() bool {
 	return l.able
 }
 
+func (l *lateMounts) directory() string { return filepath.Join(l.dir, "directory") }
+func (l *lateMounts) file() string      { return filepath.Join(l.dir, "file") }
+
+// make makes the empty directory and the empty file.
+func (l *lateMounts) make() error {
+	if err := os.MkdirAll(l.directory(), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(l.file(), os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o400)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
 // withSlots adds slots.
 func (l *lateMounts) withSlots(mounts []engine.Mount, s slots) []engine.Mount {
 	all := slices.Clone(mounts)
 	for n := range s.dirs + s.files {
-		m := engine.Mount{Source: filepath.Join(l.dir, "directory"), Target: s.target(n)}
+		m := engine.Mount{Source: l.directory(), Target: s.target(n)}
 		if n >= s.dirs {
-			m.Source = filepath.Join(l.dir, "file")
+			m.Source = l.file()
 		}
 		all = append(all, m)
 	}
