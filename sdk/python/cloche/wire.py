@@ -2716,6 +2716,28 @@ class EngineReport(_EngineReportMust, total=False):
     own_images: bool
     """An image is a template at a service, by its name there."""
     facts: dict[str, str]
+    pool: PoolCounts
+
+
+class PoolCounts(TypedDict):
+    """The sandboxes that an engine keeps ready, and its counts since the daemon started."""
+
+    ready: int
+    """Sandboxes that wait for a request."""
+    memory_bytes: int
+    """The memory of those sandboxes."""
+    taken: int
+    """Requests that got a ready sandbox."""
+    missed: int
+    """Requests that found no ready sandbox of their kind."""
+    unfit: int
+    """Requests that asked for what a sandbox has to start with."""
+    made: int
+    """Sandboxes that were started ahead of a request."""
+    failed: int
+    """Sandboxes that could not be started ahead of a request."""
+    dropped: int
+    """Ready sandboxes that were never taken."""
 
 
 class _DoctorMust(TypedDict):
