@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/client"
 )
 
 // The subjects of the group create.
@@ -227,9 +228,13 @@ func (b *bench) pool(ctx context.Context) error {
 			return err
 		}
 	}
-	subjects, err := poolSubjects(ctx, apps[true], apps[false])
+	live, err := apps[true].client.Create(ctx, api.SandboxSpec{Limits: apps[true].spec().Limits})
 	if err != nil {
 		return err
+	}
+	subjects, err := poolSubjects(apps[true], apps[false], live)
+	if err != nil {
+		return errors.Join(err, live.Remove(ctx))
 	}
 	if p.docker != nil {
 		subjects = append(subjects, subject{name: dockerRun, how: "`docker run --rm`, echo, workspace", run: func(ctx context.Context) (measure, error) {
@@ -237,15 +242,12 @@ func (b *bench) pool(ctx context.Context) error {
 		}})
 	}
 	series, err := rounds(ctx, b.n, subjects, b.missing)
-	if err != nil {
-		return err
-	}
 	b.report.Series = append(b.report.Series, series...)
 	b.report.judge(goals())
-	return nil
+	return errors.Join(err, live.Remove(context.WithoutCancel(ctx)))
 }
 
-func poolSubjects(ctx context.Context, warm, cold *app) ([]subject, error) {
+func poolSubjects(warm, cold *app, live *client.Sandbox) ([]subject, error) {
 	said, echo := word+"\n", []string{"/bin/echo", word}
 	plain := api.SandboxSpec{Limits: warm.spec().Limits}
 	mounted, linked := plain, plain
@@ -256,10 +258,6 @@ func poolSubjects(ctx context.Context, warm, cold *app) ([]subject, error) {
 	mounted.Mounts = []api.Mount{{Source: shared, Target: "/srv/shared", Rules: []api.PathRule{{Path: "keys", Access: api.AccessNone}}}}
 	linked.Network = api.NetworkOn
 	linked.Egress = &api.Egress{Allow: []string{"localhost"}}
-	live, err := warm.client.Create(ctx, plain)
-	if err != nil {
-		return nil, err
-	}
 	all := []subject{{name: poolExec, how: "exec over the unix socket, host and private workspace", run: func(ctx context.Context) (measure, error) {
 		began := time.Now()
 		res, err := live.Exec(ctx, echo...)
