@@ -143,14 +143,20 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 	}
 	if !ephemeral {
 		h.recover(ctx, gv)
-		gv.Prepare(owner, usualCPUs, false)
-		if options.Pool.Ceiling > 0 {
-			if err := gv.PrepareKnown(owner, func() (string, error) { return options.AgentImage(ctx) }); err != nil {
-				logger.Warn("no sandbox is ready before the first request", "error", err)
-			}
-		}
+		h.startPools(ctx, gv, options)
 	}
 	return h, nil
+}
+
+// startPools has a sentry and sandboxes ready for the first requests.
+func (h *app) startPools(ctx context.Context, gv kernels, o sandbox.Options) {
+	gv.Prepare(o.Owner, usualCPUs, false)
+	if o.Pool.Ceiling == 0 {
+		return
+	}
+	if err := gv.PrepareKnown(o.Owner, func() (string, error) { return o.AgentImage(ctx) }); err != nil {
+		h.log.Warn("no sandbox is ready before the first request", "error", err)
+	}
 }
 
 // openEvents opens the list of events, which holds no values of secrets.

@@ -22,6 +22,9 @@ func (kernels) SweepExecutables() error { return nil }
 // Prepare has nothing to prepare.
 func (kernels) Prepare(string, float64, bool) {}
 
+// PrepareKnown has nothing to prepare.
+func (kernels) PrepareKnown(string, func() (string, error)) error { return nil }
+
 // openEngines makes the engines of this build: those whose sandboxes run on another
 // machine, be it a virtual one. The others say why they are not here.
 func (h *app) openEngines(cfg Config, _ bool) (kernels, []engine.Engine, error) {
