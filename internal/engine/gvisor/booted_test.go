@@ -137,20 +137,32 @@ func TestKnownKinds(t *testing.T) {
 	}
 }
 
-// members are the sentries of the pool, by the engine's records.
-func members(t *testing.T, dir string) (pids []int) {
+// memberProcesses are the processes of the pool, by the engine's records.
+func memberProcesses(t *testing.T, dir string) (sentries, gofers []int) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*-booted-*.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		var r struct{ Sentry struct{ PID int } }
+		var r struct{ Sentry, Gofer struct{ PID int } }
 		if b, err := os.ReadFile(f); err == nil && json.Unmarshal(b, &r) == nil {
-			pids = append(pids, r.Sentry.PID)
+			sentries, gofers = append(sentries, r.Sentry.PID), append(gofers, r.Gofer.PID)
 		}
 	}
-	return pids
+	return sentries, gofers
+}
+
+func members(t *testing.T, dir string) []int {
+	t.Helper()
+	sentries, _ := memberProcesses(t, dir)
+	return sentries
+}
+
+func memberGofers(t *testing.T, dir string) []int {
+	t.Helper()
+	_, gofers := memberProcesses(t, dir)
+	return gofers
 }
 
 // TestClaimFails: a member that is dead, stopped or ill is of no use, and the caller gets a sandbox anyway. Nothing is
