@@ -119,8 +119,10 @@ func New(o Options) (*Engine, error) {
 	}
 	e.late.dir, e.late.root = filepath.Join(o.StateDir, "pool"), !e.rootless
 	e.kinds.dir = e.late.dir
-	if err := e.late.make(); err != nil {
-		return nil, api.Errorf(api.CodeInternal, "make directory of the pool of the gvisor engine: %w", err)
+	if o.Warm {
+		if err := e.late.make(); err != nil {
+			return nil, api.Errorf(api.CodeInternal, "make directory of the pool of the gvisor engine: %w", err)
+		}
 	}
 	e.sentries = pool.New[fit, *pooled](pool.Options[fit]{Prefix: sentryPrefix, Pause: refillPause, Timeout: lifecycle.BootTimeout, Log: e.log})
 	e.booted = pool.New[bootedKind, *booted](pool.Options[bootedKind]{
