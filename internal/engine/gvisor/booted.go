@@ -281,13 +281,7 @@ func (b *booted) claim(ctx context.Context, p engine.Plan) (*instance, error) {
 		b.c.e.records.Remove(before)
 		return nil, err
 	}
-	c := b.c
-	inst := c.inst
-	inst.crash, c.pooled.crash = c.pooled.crash, nil
-	inst.reports, c.reports = c.reports, nil
-	inst.Expect(false)
-	c.closeFiles()
-	return inst, nil
+	return b.c.done(), nil
 }
 
 // become takes the steps of a claim, in the order that a create has: its record comes first, and the agent is told last.

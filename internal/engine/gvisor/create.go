@@ -84,16 +84,22 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 		c.rollback()
 		return nil, err
 	}
-	c.inst.crash, c.pooled.crash = c.pooled.crash, nil
-	c.inst.reports, c.reports = c.reports, nil
-	c.inst.Expect(false)
-	c.closeFiles()
+	inst := c.done()
 	if e.opts.Warm {
 		f := fitOf(p)
 		e.sentries.Want(f, e.demandSentry(f))
 	}
 	ready.want()
-	return c.inst, nil
+	return inst, nil
+}
+
+// done is the instance that was made, which has what it keeps of the creation's files.
+func (c *creation) done() *instance {
+	c.inst.crash, c.pooled.crash = c.pooled.crash, nil
+	c.inst.reports, c.reports = c.reports, nil
+	c.inst.Expect(false)
+	c.closeFiles()
+	return c.inst
 }
 
 // record writes down that there is going to be an instance, so that a Sweep
@@ -123,7 +129,7 @@ func (c *creation) record(ctx context.Context) error {
 
 // takePooled returns a sentry that is parked, unless this is a member of a pool itself.
 func (c *creation) takePooled() (p *pooled, name string, ok bool) {
-	if c.waits != nil || !c.e.opts.Warm {
+	if c.waits != nil {
 		return nil, "", false
 	}
 	return c.e.sentries.Take(fitOf(c.plan), "")

@@ -93,3 +93,6 @@ func (e *Engine) CreateBooted(ctx context.Context, p engine.Plan) (i engine.Inst
 	}
 	return own, nil, true
 }
+
+// Sentries is how many sentries are ready for no sandbox.
+func (e *Engine) Sentries() int { return e.sentries.Counts().Ready }

@@ -153,6 +153,24 @@ func TestWarm(t *testing.T) {
 	}
 }
 
+// TestPrepared: a sentry that was asked for is used, also by an engine that keeps nothing ready, as in a run without
+// a daemon; that starts no other.
+func TestPrepared(t *testing.T) {
+	usable(t)
+	im := enginetest.BuildImages(t, t.TempDir())
+	e := newEngine(t, t.TempDir())
+	e.Prepare("enginetest", 2, false)
+	eventually(t, "a sentry is ready", func() bool { return e.Sentries() == 1 })
+	ready := pooledSentries(t)[0]
+	i := create(t, e, im, nil)
+	if pid, _ := sentryOf(t, i); pid != ready {
+		t.Errorf("the sentry is %d, and %d was ready", pid, ready)
+	}
+	if left := pooledSentries(t); len(left) != 0 {
+		t.Errorf("ready: %v", left)
+	}
+}
+
 func planID(t testing.TB, i engine.Instance) string {
 	t.Helper()
 	var s struct{ ID string }
