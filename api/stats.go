@@ -18,6 +18,8 @@ type SandboxStats struct {
 	// MemoryBytes is the memory that the kernel charges to the whole sandbox, Cloche's own
 	// processes included.
 	MemoryBytes *int64 `json:"memory_bytes,omitempty"`
+	// MemoryParts says which of Cloche's own processes have how much of the machine's memory.
+	MemoryParts *MemoryParts `json:"memory_parts,omitempty"`
 	// Processes is the number of processes inside the sandbox.
 	Processes *int64 `json:"processes,omitempty"`
 	// WorkspaceBytes is the disk space that the files of its private or named workspace use.
@@ -27,4 +29,19 @@ type SandboxStats struct {
 	NetworkOutBytes *int64 `json:"network_out_bytes,omitempty"`
 	// Limits are the limits in force.
 	Limits Limits `json:"limits"`
+}
+
+// MemoryParts is the memory of a sandbox by process. Each value except AgentBytes is a proportional
+// set size (PSS): memory that processes share counts for each by its share. A value is nil if the
+// engine has no such process or this machine cannot measure it.
+type MemoryParts struct {
+	// SentryBytes is the memory of gVisor's kernel. It includes its share of the sandbox's memory.
+	SentryBytes *int64 `json:"sentry_bytes,omitempty"`
+	// GoferBytes is the memory of the processes that serve the files of mounts.
+	GoferBytes *int64 `json:"gofer_bytes,omitempty"`
+	// ProgramBytes is the memory of the host processes that the sandbox's programs run in, the agent
+	// included.
+	ProgramBytes *int64 `json:"program_bytes,omitempty"`
+	// AgentBytes is the resident set size of the agent, as the sandbox's kernel counts it.
+	AgentBytes *int64 `json:"agent_bytes,omitempty"`
 }

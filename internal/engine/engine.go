@@ -79,6 +79,13 @@ type Statter interface {
 	Stat(ctx context.Context) (Stat, error)
 }
 
+// MemoryReporter is an Instance that can report how much memory each of its processes on this machine
+// has.
+type MemoryReporter interface {
+	// MemoryParts leaves AgentBytes to the agent.
+	MemoryParts() api.MemoryParts
+}
+
 // FileHolder is an Instance that can list the processes of this machine that may have files of its
 // mounts open. An open file without a name can only be found through these processes.
 type FileHolder interface {

@@ -54,7 +54,7 @@ func TestContractHasTheFields(t *testing.T) {
 	doc := contract(t)
 	types := []any{
 		api.Error{}, api.Mount{}, api.Workspace{}, api.File{}, api.Limits{}, api.SandboxSpec{},
-		api.Adjustment{}, api.Unenforced{}, api.Sandbox{}, api.SandboxStats{}, api.SandboxList{}, api.StopOptions{},
+		api.Adjustment{}, api.Unenforced{}, api.Sandbox{}, api.SandboxStats{}, api.MemoryParts{}, api.SandboxList{}, api.StopOptions{},
 		api.ExecRequest{}, api.StreamCounts{}, api.Chunk{}, api.Result{}, api.RunRequest{},
 		api.RunResult{}, api.Process{}, api.LogEntry{}, api.FileInfo{}, api.FileList{}, api.TarSkip{},
 		api.Skill{}, api.SkillPreview{}, api.SkillList{}, api.SkillFault{}, api.SkillSpec{}, api.SkillChange{}, api.SkillUse{}, api.SkillFile{}, api.SkillFileList{}, api.SkillPreviewList{},

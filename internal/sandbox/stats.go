@@ -46,9 +46,11 @@ func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (
 		got := m.statOf(ctx, inst)
 		out.CPUMS, out.MemoryBytes = got.KnownCPUMS(), got.KnownMemory()
 	}
+	var agentBytes *int64
 	if info.State == api.StateRunning {
-		out.Processes = m.countProcesses(ctx, s)
+		out.Processes, agentBytes = m.usageInside(ctx, s)
 	}
+	out.MemoryParts = engine.MemoryParts(inst, agentBytes)
 	out.WorkspaceBytes, out.WorkspaceObservedAt = m.workspaces.workspaceBytes(s, info.Workspace)
 	return out, nil
 }
@@ -69,25 +71,23 @@ func (s *live) measurable() (inst engine.Instance, engineName string, in, out *i
 func (m *Manager) statOf(ctx context.Context, inst engine.Instance) engine.Stat {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
-	got, ok := stat(ctx, inst)
-	if !ok {
-		return engine.Stat{}
-	}
+	got, _ := stat(ctx, inst)
 	return got
 }
 
-func (m *Manager) countProcesses(ctx context.Context, s *live) *int64 {
+// usageInside asks the agent for the number of processes and its own memory.
+func (m *Manager) usageInside(ctx context.Context, s *live) (processes, agentBytes *int64) {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
 	client, err := m.agentOf(ctx, s)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	n, err := client.CountProcesses(ctx)
+	n, own, err := client.Usage(ctx)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	return &n
+	return &n, engine.Known(own)
 }
 
 // workspaceBytes counts the files of a workspace that is Cloche's, or returns a count that

@@ -135,6 +135,9 @@ type TreeEntry struct {
 type Usage struct {
 	// Processes is how many there are beside the agent.
 	Processes int64 `json:"processes"`
+	// AgentBytes is the resident set size of the agent. It is 0 if it is not known, and from an agent of
+	// an earlier version.
+	AgentBytes int64 `json:"agent_bytes,omitempty"`
 }
 
 // InputKept is how many of the last bytes of its input are remembered of each

@@ -50,14 +50,15 @@ type instance struct {
 }
 
 var (
-	_ engine.Instance   = (*instance)(nil)
-	_ engine.Statter    = (*instance)(nil)
-	_ engine.Pauser     = (*instance)(nil)
-	_ engine.RootWriter = (*instance)(nil)
-	_ engine.Mortal     = (*instance)(nil)
-	_ engine.Refuser    = (*instance)(nil)
-	_ engine.FileHolder = (*instance)(nil)
-	_ engine.Stoppable  = (*instance)(nil)
+	_ engine.Instance       = (*instance)(nil)
+	_ engine.Statter        = (*instance)(nil)
+	_ engine.Pauser         = (*instance)(nil)
+	_ engine.RootWriter     = (*instance)(nil)
+	_ engine.Mortal         = (*instance)(nil)
+	_ engine.Refuser        = (*instance)(nil)
+	_ engine.FileHolder     = (*instance)(nil)
+	_ engine.MemoryReporter = (*instance)(nil)
+	_ engine.Stoppable      = (*instance)(nil)
 )
 
 // init makes it an instance; its processes are there. The state is what was
@@ -296,6 +297,19 @@ func (i *instance) Close(ctx context.Context) error {
 func (i *instance) end() {
 	if !i.Expect(true) {
 		close(i.ending)
+	}
+}
+
+// MemoryParts implements engine.MemoryReporter. The children of a sentry are the stubs that run the programs.
+func (i *instance) MemoryParts() api.MemoryParts {
+	var gofer int64
+	for _, g := range i.gofers() {
+		gofer += pidfd.Memory(g.ID.PID)
+	}
+	return api.MemoryParts{
+		SentryBytes:  engine.Known(pidfd.Memory(i.sentry.ID.PID)),
+		GoferBytes:   engine.Known(gofer),
+		ProgramBytes: engine.Known(pidfd.ChildMemory(i.sentry.ID.PID)),
 	}
 }
 

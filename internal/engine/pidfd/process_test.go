@@ -134,3 +134,34 @@ func TestSpawnerCloses(t *testing.T) {
 	}
 	pidfd.NewSpawner().Close() // one that was never used
 }
+
+func TestMemoryOfChildren(t *testing.T) {
+	none := exec.Command("sleep", "600")
+	parent := exec.Command("sh", "-c", "sleep 600 & sleep 600 & wait")
+	parent.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	for _, c := range []*exec.Cmd{none, parent} {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = c.Process.Kill()
+			if c == parent {
+				_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+			}
+			_ = c.Wait()
+		})
+	}
+	if got := pidfd.ChildMemory(none.Process.Pid); got != 0 {
+		t.Errorf("a process without children: %d bytes, want 0", got)
+	}
+	if got := pidfd.Memory(none.Process.Pid); got < 4096 {
+		t.Errorf("a process has %d bytes", got)
+	}
+	for range 500 {
+		if pidfd.ChildMemory(parent.Process.Pid) > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Error("the children of a shell have no memory")
+}

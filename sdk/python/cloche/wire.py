@@ -958,6 +958,19 @@ class Process(_ProcessMust, total=False):
     """Whether one of them has the input."""
 
 
+class MemoryParts(TypedDict, total=False):
+    """The memory of a sandbox by process; each value except agent_bytes is a proportional set size (PSS), and absent if there is no such process or this machine cannot measure it."""
+
+    sentry_bytes: int
+    """Memory of gVisor's kernel, with its share of the sandbox's memory."""
+    gofer_bytes: int
+    """Memory of the processes that serve the files of mounts."""
+    program_bytes: int
+    """Memory of the host processes that the sandbox's programs run in, the agent included."""
+    agent_bytes: int
+    """Resident set size of the agent, as the sandbox's kernel counts it."""
+
+
 class _SandboxStatsMust(TypedDict):
     sandbox: str
     name: str
@@ -977,6 +990,7 @@ class SandboxStats(_SandboxStatsMust, total=False):
     """Processor time since the create, in milliseconds on one core."""
     memory_bytes: int
     """What the kernel charges the whole sandbox, Cloche's own part in it."""
+    memory_parts: MemoryParts
     processes: int
     """How many programs run inside."""
     workspace_bytes: int
