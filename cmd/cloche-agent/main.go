@@ -16,7 +16,9 @@ import (
 	"os"
 	"path"
 
+	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/agent/guest"
+	"github.com/cloche-dev/cloche/internal/agent/guest/fsop"
 	"github.com/cloche-dev/cloche/internal/agent/guest/sudo"
 	"github.com/cloche-dev/cloche/internal/engine/inner"
 )
@@ -24,6 +26,9 @@ import (
 func main() {
 	if path.Base(os.Args[0]) == sudo.Argv0 {
 		os.Exit(sudo.Main(os.Args, os.Stderr))
+	}
+	if os.Args[0] == agent.UnpackArgv0 {
+		os.Exit(fsop.HostMain())
 	}
 	if path.Base(os.Args[0]) == inner.Argv0 || len(os.Args) > 1 && os.Args[1] == inner.Argv0 {
 		os.Exit(inner.Main())

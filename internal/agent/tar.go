@@ -59,9 +59,7 @@ func packFrames(k *call, w io.Writer) (api.TarReport, error) {
 // missing. Nothing is written outside of it. What is made belongs to o.Owner
 // (empty is Config.User). The paths of o are relative and clean.
 func (c *Client) TarIn(ctx context.Context, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
-	req := wire.Request{Op: wire.OpUnpack, Path: api.Bytes(path), User: o.Owner, Tar: &wire.Tar{
-		Exclude: rawPaths(o.Exclude), KeepOwner: o.Owner == api.OwnerKeep, Atomic: o.Atomic, Clear: o.Clear, Keep: rawPaths(o.Keep), Links: o.Links,
-	}}
+	req := wire.Request{Op: wire.OpUnpack, Path: api.Bytes(path), User: o.Owner, Tar: tarIn(o)}
 	if req.Tar.KeepOwner {
 		req.User = ""
 	}
@@ -78,6 +76,13 @@ func (c *Client) TarIn(ctx context.Context, path string, o api.TarInOptions, r i
 		return api.TarReport{}, err
 	}
 	return saneReport(rep), nil
+}
+
+// tarIn is what the agent is told of an import.
+func tarIn(o api.TarInOptions) *wire.Tar {
+	return &wire.Tar{
+		Exclude: rawPaths(o.Exclude), KeepOwner: o.Owner == api.OwnerKeep, Atomic: o.Atomic, Clear: o.Clear, Keep: rawPaths(o.Keep), Links: o.Links,
+	}
 }
 
 func decodeReport(payload []byte) (api.TarReport, error) {

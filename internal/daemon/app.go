@@ -195,6 +195,7 @@ func (h *app) openManager(ctx context.Context, o sandbox.Options) {
 	o.Networks = networks
 	o.Egress = func(sb api.Sandbox, rec api.EgressRecord) { h.core.Left(sb, rec) }
 	h.manager = sandbox.New(o)
+	h.manager.Files.Unpacker = unpacker()
 	h.closers = append(h.closers, h.manager.Close)
 }
 

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync"
 
 	"github.com/cloche-dev/cloche/internal/agent/embed"
 	"github.com/cloche-dev/cloche/internal/egress/fdstore"
@@ -22,6 +24,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"golang.org/x/sys/unix"
 )
 
 // kernels is the engine that has something ready for its next sandbox.
@@ -89,6 +92,27 @@ func innerProgram() ([]byte, error) {
 		return binary, nil
 	}
 	return os.ReadFile("/proc/self/exe")
+}
+
+// unpacker opens the embedded agent as an executable that no directory holds, once. It stays open for the life of
+// this process.
+func unpacker() func() (*os.File, error) {
+	return sync.OnceValues(func() (*os.File, error) {
+		binary, ok := embed.Binary()
+		if !ok {
+			return nil, errors.New("the build has no agent of its own")
+		}
+		fd, err := unix.MemfdCreate("cloche-agent", unix.MFD_CLOEXEC)
+		if err != nil {
+			return nil, os.NewSyscallError("memfd_create", err)
+		}
+		f := os.NewFile(uintptr(fd), "cloche-agent")
+		defer f.Close()
+		if _, err := f.Write(binary); err != nil {
+			return nil, fmt.Errorf("write executable: %w", err)
+		}
+		return os.Open("/proc/self/fd/" + strconv.Itoa(fd)) // what can be written to is not executed
+	})
 }
 
 // ownAgent makes the image of the agent of this very executable, which plays it too.

@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"os"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/embed"
@@ -18,6 +19,9 @@ type kernels struct{}
 
 // SweepExecutables has none to sweep.
 func (kernels) SweepExecutables() error { return nil }
+
+// unpacker returns nil: no directory of this system is mounted in a sandbox.
+func unpacker() func() (*os.File, error) { return nil }
 
 // Prepare has nothing to prepare.
 func (kernels) Prepare(string, float64, bool) {}

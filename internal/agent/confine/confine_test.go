@@ -24,6 +24,10 @@ func TestMain(m *testing.M) {
 		tries(dir)
 		os.Exit(0)
 	}
+	if dir := os.Getenv(directoryEnv); dir != "" {
+		triesInDirectory(dir)
+		os.Exit(0)
+	}
 	if what := os.Getenv(faultEnv); what != "" {
 		faulty(what)
 		os.Exit(0)

@@ -9,7 +9,7 @@ import (
 // Version is the protocol that this build speaks, and MinVersion the oldest that
 // it still does: a sandbox that the previous release made is still spoken to.
 const (
-	Version    = 11
+	Version    = 12
 	MinVersion = 1
 )
 
@@ -114,6 +114,30 @@ const OpWatchFiles Op = "watch_files"
 // TreeEntry, then KindEnd.
 const OpTree Op = "tree"
 
+// OpHostUnpack asks whether the host can unpack a tar at a path in place of the agent, since version 12. It
+// answers with a HostUnpack.
+const OpHostUnpack Op = "host_unpack"
+
+// HostUnpack answers an OpHostUnpack.
+type HostUnpack struct {
+	// Allowed: no process inside watches files, and nothing is mounted below the path.
+	Allowed bool `json:"allowed"`
+	// UID and GID own what is made.
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
+// UnpackJob is what the process gets that unpacks a tar on the host.
+type UnpackJob struct {
+	// Dir is the directory to unpack in, relative to the one that the process gets.
+	Dir api.Bytes `json:"dir"`
+	// Name is the path of the same directory inside, for errors.
+	Name api.Bytes `json:"name"`
+	UID  uint32    `json:"uid"`
+	GID  uint32    `json:"gid"`
+	Tar  Tar       `json:"tar"`
+}
+
 // TreeEntry is a file of an OpTree. A directory comes before what is in it.
 type TreeEntry struct {
 	// Path is relative to the path of the request.
@@ -161,6 +185,8 @@ func (o Op) Since() int {
 		return 9
 	case OpTree:
 		return 10
+	case OpHostUnpack:
+		return 12
 	}
 	return 1
 }

@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"io"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,10 @@ type Sandbox interface {
 // Files carries out the file operations and file tools of sandboxes. It is safe for concurrent use.
 type Files struct {
 	find func(caller policy.Caller, verb policy.Verb, ref string) (Sandbox, error)
+	// Unpacker returns an executable that plays the role agent.UnpackArgv0. If it is nil or fails, the agents unpack
+	// all tars. It is set before the first call.
+	Unpacker func() (*os.File, error)
+
 	// hostWatches are the watches of directories of this machine.
 	hostWatches atomic.Int32
 }

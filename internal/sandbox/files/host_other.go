@@ -27,3 +27,8 @@ func write(ctx context.Context, _ Sandbox, c *agent.Client, at api.FilePlace, o 
 func packHost(Sandbox, string, api.TarOutOptions, io.Writer) (report api.TarReport, packed bool, err error) {
 	return api.TarReport{}, false, nil
 }
+
+// unpack unpacks a tar by the agent.
+func (f *Files) unpack(ctx context.Context, _ Sandbox, c *agent.Client, name string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
+	return c.TarIn(ctx, name, o, r)
+}

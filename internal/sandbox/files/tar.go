@@ -45,10 +45,10 @@ func (f *Files) PackOnly(ctx context.Context, caller policy.Caller, ref, top str
 
 // TarIn unpacks a tar into a directory, which is made when it is missing.
 func (f *Files) TarIn(ctx context.Context, caller policy.Caller, ref, path string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
-	return onAgent(ctx, f, caller, policy.VerbTarIn, ref, func(ctx context.Context, c *agent.Client, sb api.Sandbox) (api.TarReport, error) {
-		o.Owner = cmp.Or(o.Owner, sb.User)
+	return onSandbox(ctx, f, caller, policy.VerbTarIn, ref, func(ctx context.Context, s Sandbox, c *agent.Client) (api.TarReport, error) {
+		o.Owner = cmp.Or(o.Owner, s.Info().User)
 		sum := sha256.New()
-		report, err := c.TarIn(ctx, path, o, io.TeeReader(r, sum))
+		report, err := f.unpack(ctx, s, c, path, o, io.TeeReader(r, sum))
 		return summed(report, sum, err)
 	})
 }

@@ -1,15 +1,18 @@
 package files
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/archive"
 	"github.com/cloche-dev/cloche/internal/archive/pack"
 	"github.com/cloche-dev/cloche/internal/workspace"
@@ -68,4 +71,121 @@ func ownersOf(dir workspace.Attached) (func(uid, gid uint32) (int, int), bool) {
 		return overflowID
 	}
 	return func(u, g uint32) (int, int) { return shown(u, uid), shown(g, gid) }, true
+}
+
+// minHostUnpack is from how many bytes on a tar is unpacked on the host: less is not worth another process.
+const minHostUnpack = 256 << 10
+
+// unpack unpacks a tar. One whose directory is of this machine is unpacked by a process of this machine, past the
+// sandbox, if nothing inside can tell the difference.
+func (f *Files) unpack(ctx context.Context, s Sandbox, c *agent.Client, name string, o api.TarInOptions, r io.Reader) (api.TarReport, error) {
+	if f.Unpacker == nil || !onHost(s, name) {
+		return c.TarIn(ctx, name, o, r)
+	}
+	r, large := atLeast(r, minHostUnpack)
+	if !large {
+		return c.TarIn(ctx, name, o, r)
+	}
+	t, ok, err := f.hostTarget(ctx, s, c, name, o)
+	if err != nil {
+		return api.TarReport{}, err
+	}
+	if !ok {
+		return c.TarIn(ctx, name, o, r)
+	}
+	defer t.Root.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var ends sync.WaitGroup
+	defer ends.Wait()
+	ends.Go(func() {
+		select {
+		case <-s.Ended():
+			stop()
+		case <-ctx.Done():
+		}
+	})
+	defer stop()
+	report, err := agent.UnpackOnHost(ctx, t, o, r)
+	select {
+	case <-s.Ended():
+		if err != nil {
+			err = api.Errorf(api.CodeUnavailable, "the sandbox ended during the import").WithCause(err)
+		}
+	default:
+	}
+	return report, err
+}
+
+// onHost says whether a path inside lies in a directory of this machine that may be written to from here.
+func onHost(s Sandbox, name string) bool {
+	dir, _, ok := hostDir(s, api.FilePlace{Path: name})
+	return ok && !dir.ReadOnly
+}
+
+// hostTarget opens the directory of this machine that a path inside lies in. It returns false if the agent has to
+// unpack there.
+func (f *Files) hostTarget(ctx context.Context, s Sandbox, c *agent.Client, name string, o api.TarInOptions) (t agent.HostTarget, ok bool, err error) {
+	dir, rel, ok := hostDir(s, api.FilePlace{Path: name})
+	if !ok || dir.ReadOnly || !throughDirs(dir, rel) {
+		return t, false, nil
+	}
+	if _, ok := ownersOf(dir); !ok {
+		return t, false, nil
+	}
+	program, err := f.Unpacker()
+	if err != nil {
+		return t, false, nil //nolint:nilerr // the agent can do it
+	}
+	terms, err := c.HostUnpack(ctx, name, o)
+	if err != nil || !terms.Allowed || terms.UID >= agent.UID || terms.GID >= agent.UID {
+		return t, false, err
+	}
+	top, err := openBelow(dir, "")
+	if err != nil {
+		return t, false, nil //nolint:nilerr // the agent says what is wrong
+	}
+	defer top.Close()
+	root, err := withoutMounts(top, dir.Path)
+	if err != nil {
+		return t, false, nil //nolint:nilerr // the agent can do it
+	}
+	return agent.HostTarget{Program: program, Root: root, Dir: rel, Name: path.Clean(name), UID: terms.UID, GID: terms.GID}, true, nil
+}
+
+// throughDirs says whether what exists of a path below a directory are directories. Where a symlink leads, the
+// agent knows.
+func throughDirs(dir workspace.Attached, rel string) bool {
+	for {
+		f, err := openBelow(dir, rel)
+		if err == nil {
+			f.Close()
+			return true
+		}
+		if !errors.Is(err, unix.ENOENT) || rel == "" {
+			return false
+		}
+		if rel = path.Dir(rel); rel == "." {
+			rel = ""
+		}
+	}
+}
+
+// withoutMounts opens a directory again, without what is mounted below it: the sandbox does not see that either.
+// The kernel does that for a privileged process; for another, there must be no such mount.
+func withoutMounts(top *os.File, name string) (*os.File, error) {
+	fd, err := unix.OpenTree(int(top.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		if workspace.MountsBelow(name) > 0 {
+			return nil, fmt.Errorf("open directory without its mounts: %w", err)
+		}
+		fd = int(top.Fd())
+	} else {
+		defer unix.Close(fd)
+	}
+	fd, err = unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("openat", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }

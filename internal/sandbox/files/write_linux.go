@@ -22,15 +22,20 @@ func write(ctx context.Context, s Sandbox, c *agent.Client, at api.FilePlace, o 
 	if dir, _, ok := hostDir(s, at); !ok || dir.ReadOnly {
 		return files.Write(ctx, at.Path, o, r)
 	}
-	var first bytes.Buffer
-	n, err := io.CopyN(&first, r, minHostWrite)
-	r = io.MultiReader(&first, &failing{r, err})
-	if n < minHostWrite {
+	r, large := atLeast(r, minHostWrite)
+	if !large {
 		return files.Write(ctx, at.Path, o, r)
 	}
 	return files.WriteBeside(ctx, at.Path, o, r, func(temp string, info api.FileInfo) io.WriteCloser {
 		return hostWriter(s, api.FilePlace{Path: temp, FileAccess: at.FileAccess}, info)
 	})
+}
+
+// atLeast says whether r has n bytes or more. The reader that it returns has all of them.
+func atLeast(r io.Reader, n int64) (all io.Reader, ok bool) {
+	var first bytes.Buffer
+	got, err := io.CopyN(&first, r, n)
+	return io.MultiReader(&first, &failing{r, err}), got == n
 }
 
 // failing reads r, or returns the error with which it has ended.

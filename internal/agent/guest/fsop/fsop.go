@@ -87,14 +87,18 @@ func (fo *Files) onFile(p *session.Call, name string, req *wire.Request) error {
 		return fo.tarOut(p, name, wire.Tar{})
 	case wire.OpTarIn:
 		return fo.tarIn(p, name, req.User, wire.Tar{})
-	case wire.OpPack, wire.OpUnpack:
+	case wire.OpPack, wire.OpUnpack, wire.OpHostUnpack:
 		if req.Tar == nil {
 			req.Tar = &wire.Tar{}
 		}
-		if req.Op == wire.OpPack {
+		switch req.Op {
+		case wire.OpPack:
 			return fo.tarOut(p, name, *req.Tar)
+		case wire.OpUnpack:
+			return fo.tarIn(p, name, req.User, *req.Tar)
+		default:
+			return fo.hostUnpack(p, name, req.User, *req.Tar)
 		}
-		return fo.tarIn(p, name, req.User, *req.Tar)
 	}
 	return api.Errorf(api.CodeUnsupported, "this agent knows no operation %.40q", string(req.Op))
 }

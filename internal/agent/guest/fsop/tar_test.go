@@ -42,7 +42,7 @@ func FuzzUnpack(f *testing.F) {
 		}
 		defer d.Close()
 		x := &unpacker{
-			rules: &pathwalk.Restrictions{}, base: target, options: wire.Tar{Atomic: atomic}, buf: make([]byte, 4096),
+			rules: &pathwalk.Restrictions{}, setMode: pathwalk.SetMode, base: target, options: wire.Tar{Atomic: atomic}, buf: make([]byte, 4096),
 			budget: archive.NewBudget(archive.Limits{Bytes: 1 << 20, Entries: 1000}),
 		}
 		if atomic {

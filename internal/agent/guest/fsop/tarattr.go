@@ -32,7 +32,7 @@ func (x *unpacker) attributes(fd int, mode uint32, e archive.Entry) error {
 	}
 	// After the owner, whose change takes the set-id bits.
 	if e.Mode != mode {
-		if err := pathwalk.SetMode(fd, e.Mode); err != nil {
+		if err := x.setMode(fd, e.Mode); err != nil {
 			return err
 		}
 	}
@@ -81,7 +81,7 @@ func (x *unpacker) finishDir(w *pathwalk.DirWalk, d dirEnd) error {
 			return err
 		}
 	}
-	give := pathwalk.SetMode
+	give := x.setMode
 	if x.restores {
 		give = pathwalk.RestoreMode
 	}

@@ -41,6 +41,10 @@ type unpacker struct {
 	keepOwner bool
 	// restores: dirs are what the directories were before.
 	restores bool
+	// hosted: it runs on the host, beside the sandbox, and nothing is mounted below the target.
+	hosted bool
+	// setMode is pathwalk.SetMode, or what does the same on the host.
+	setMode func(fd int, mode uint32) error
 	// modesKept: files are made with the mode that was asked for.
 	modesKept bool
 	report    api.TarReport
@@ -85,16 +89,9 @@ func importLimits() archive.Limits {
 
 // tarIn unpacks what the host sends below the directory name.
 func (fo *Files) tarIn(p *session.Call, name, owner string, o wire.Tar) error {
-	if o.KeepOwner {
-		owner = "0:0"
-	}
-	u, err := fo.users.Lookup(owner)
+	u, err := fo.ownerOf(owner, o)
 	if err != nil {
 		return err
-	}
-	if o.KeepOwner && (!fo.id.Privileged || fo.users.Single) {
-		return api.Invalid("owner", "the owners of the archive cannot be kept: this sandbox has one user only").
-			WithHint("leave owner out")
 	}
 	made, err := fo.makeTarget(name, u)
 	if err != nil {
@@ -107,15 +104,52 @@ func (fo *Files) tarIn(p *session.Call, name, owner string, o wire.Tar) error {
 	defer d.Close()
 	frames := p.Data()
 	in := newReadAhead(frames)
-	x := &unpacker{
-		rules: fo.rules, base: name, options: o, exclude: archive.NewPathSet(o.Exclude), budget: archive.NewBudget(importLimits()), keepOwner: o.KeepOwner,
-		buf: make([]byte, 256<<10),
-	}
-	if o.Atomic || o.Clear {
+	x := newUnpacker(name, o)
+	x.rules = fo.rules
+	if x.moves() {
 		recoverImports(d, fo.asOwner)
 	}
-	err = fo.id.As(u, func() error {
-		if o.Atomic || o.Clear {
+	err = x.unpack(d, in, func(fn func() error) error { return fo.id.As(u, fn) })
+	if in.close(p) != nil && err == nil {
+		err = session.ErrGivenUp
+	}
+	if err != nil {
+		if x.moves() {
+			_ = made.undo() // what remains is an empty directory
+		}
+		return err
+	}
+	return p.JSON(wire.KindReply, x.report)
+}
+
+// ownerOf finds the user to whom belongs what an import makes.
+func (fo *Files) ownerOf(owner string, o wire.Tar) (identity.User, error) {
+	if o.KeepOwner {
+		owner = "0:0"
+	}
+	u, err := fo.users.Lookup(owner)
+	if err == nil && o.KeepOwner && (!fo.id.Privileged || fo.users.Single) {
+		err = api.Invalid("owner", "the owners of the archive cannot be kept: this sandbox has one user only").
+			WithHint("leave owner out")
+	}
+	return u, err
+}
+
+// newUnpacker returns an unpacker of a tar into the directory whose path inside is name.
+func newUnpacker(name string, o wire.Tar) *unpacker {
+	return &unpacker{
+		rules: &pathwalk.Restrictions{}, base: name, options: o, exclude: archive.NewPathSet(o.Exclude), budget: archive.NewBudget(importLimits()),
+		keepOwner: o.KeepOwner, setMode: pathwalk.SetMode, buf: make([]byte, 256<<10),
+	}
+}
+
+// moves says whether the archive is unpacked apart and moved into place when all of it has arrived.
+func (x *unpacker) moves() bool { return x.options.Atomic || x.options.Clear }
+
+// unpack unpacks a stream, which as runs with the rights of the owner, and reads the stream to its end.
+func (x *unpacker) unpack(d *os.File, in io.Reader, as func(fn func() error) error) error {
+	err := as(func() error {
+		if x.moves() {
 			return x.atomic(d, in)
 		}
 		x.dir.entries.Top, x.dir.links.Top = d, d
@@ -127,16 +161,7 @@ func (fo *Files) tarIn(p *session.Call, name, owner string, o wire.Tar) error {
 		// What follows the end of the archive is padding; the sender ends it.
 		_, err = io.CopyBuffer(io.Discard, in, x.buf)
 	}
-	if in.close(p) != nil && err == nil {
-		err = session.ErrGivenUp
-	}
-	if err != nil {
-		if o.Atomic || o.Clear {
-			_ = made.undo() // what remains is an empty directory
-		}
-		return err
-	}
-	return p.JSON(wire.KindReply, x.report)
+	return err
 }
 
 // madeDirs are the directories that an import made to have a target, the

@@ -124,7 +124,7 @@ func openTarget(t testing.TB, name string) *os.File {
 func importInto(t testing.TB, target string, c swapCase, stop func() error) error {
 	t.Helper()
 	x := &unpacker{
-		rules: &pathwalk.Restrictions{}, base: target, options: c.options, buf: make([]byte, 4096), stop: stop,
+		rules: &pathwalk.Restrictions{}, setMode: pathwalk.SetMode, base: target, options: c.options, buf: make([]byte, 4096), stop: stop,
 		budget: archive.NewBudget(archive.Limits{Bytes: 1 << 20, Entries: 1000}),
 	}
 	defer x.dir.entries.Close()

@@ -41,8 +41,10 @@ func (x *unpacker) atomic(target *os.File, in io.Reader) (err error) {
 	if err := pathwalk.Fstat(target, &before); err != nil {
 		return pathwalk.FileError("unpack into", target.Name(), err)
 	}
-	if x.foreign, err = mountsIn(target); err != nil {
-		return err
+	if !x.hosted {
+		if x.foreign, err = mountsIn(target); err != nil {
+			return err
+		}
 	}
 	g, err := makeStaging(target, x.step)
 	if err != nil {

@@ -20,10 +20,15 @@ const setIDBits = unix.S_ISUID | unix.S_ISGID
 // The rest of the mode is kept. A directory that is set-group-ID already stays so when
 // the mode says it.
 func SetMode(fd int, mode uint32) error {
-	if mode&setIDBits == 0 {
+	if mode&setIDBits != 0 && InRoot(fd) {
 		return chmodFD(fd, mode)
 	}
-	if InRoot(fd) {
+	return SetModeInMount(fd, mode)
+}
+
+// SetModeInMount is SetMode of a file that is in a mount. It is for a process that has another root than the sandbox.
+func SetModeInMount(fd int, mode uint32) error {
+	if mode&setIDBits == 0 {
 		return chmodFD(fd, mode)
 	}
 	var st unix.Stat_t

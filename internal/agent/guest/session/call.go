@@ -52,7 +52,7 @@ func (p *Call) Attend(heard func(wire.Kind, []byte)) context.Context {
 }
 
 // Data returns the bytes that follow the request.
-func (p *Call) Data() *Data { return &Data{p: p} }
+func (p *Call) Data() *Data { return NewData(p.Next) }
 
 // Go runs fn, which ends with the stream at the latest. The session waits for it.
 func (p *Call) Go(fn func()) { p.Session.wg.Go(fn) }
@@ -60,10 +60,13 @@ func (p *Call) Go(fn func()) { p.Session.wg.Go(fn) }
 // Data is the bytes that follow a request, up to the end mark. A stream that ends without the mark
 // fails with [ErrGivenUp].
 type Data struct {
-	p    *Call
+	next func() (wire.Kind, []byte, error)
 	rest []byte
 	done bool
 }
+
+// NewData returns the bytes in the frames that next returns.
+func NewData(next func() (wire.Kind, []byte, error)) *Data { return &Data{next: next} }
 
 // Read reads the next bytes; io.EOF is the end mark.
 func (d *Data) Read(b []byte) (int, error) {
@@ -71,7 +74,7 @@ func (d *Data) Read(b []byte) (int, error) {
 		if d.done {
 			return 0, io.EOF
 		}
-		kind, payload, err := d.p.Next()
+		kind, payload, err := d.next()
 		switch {
 		case err != nil:
 			return 0, fmt.Errorf("%w: %w", ErrGivenUp, err)
