@@ -248,3 +248,43 @@ func TestCleanHidesDirectories(t *testing.T) {
 		t.Errorf("clean gave %q", got)
 	}
 }
+
+// TestHold: a ratio is held by its band, and what was not measured is not held.
+func TestHold(t *testing.T) {
+	bands := []band{{goal{what: "a promise", subject: "ours", metric: first, peer: "peer"}, 0.5}}
+	for name, c := range map[string]struct {
+		ours, peer []float64
+		held       bool
+	}{
+		"inside":                    {[]float64{40, 50}, []float64{90, 110}, true},
+		"outside":                   {[]float64{60, 70}, []float64{90, 110}, false},
+		"inside by the fastest":     {[]float64{40, 300, 300}, []float64{90, 100, 110}, true},
+		"inside by the medians":     {[]float64{48, 50, 51}, []float64{90, 110, 111}, true},
+		"no sample of this metric":  {nil, []float64{90}, false},
+		"the peer was not measured": {[]float64{40}, nil, false},
+	} {
+		r := report{Series: []series{{Subject: "ours", FirstMS: c.ours}, {Subject: "peer", FirstMS: c.peer}}}
+		if err := r.hold(bands); (err == nil) != c.held {
+			t.Errorf("%s: %v, want it held: %v", name, err, c.held)
+		}
+	}
+	if err := (&report{}).hold(bands); err == nil || !strings.Contains(err.Error(), "not measured") {
+		t.Errorf("an empty report: %v", err)
+	}
+}
+
+// TestSpecListsBands: what is published is what is held.
+func TestSpecListsBands(t *testing.T) {
+	spec, err := os.ReadFile("SPEC.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := specTable(bands()); !strings.Contains(string(spec), want) {
+		t.Errorf("SPEC.md lacks this table:\n%s", want)
+	}
+	for _, b := range bands() {
+		if b.most <= b.maxRatio {
+			t.Errorf("%s: the band %g is not wider than the promise %g", b.what, b.most, b.maxRatio)
+		}
+	}
+}

@@ -43,7 +43,7 @@ func newDocker(ctx context.Context, b *bench, program []byte) (*docker, error) {
 	}
 	dir := filepath.Join(b.dir, "docker")
 	cmd := command(context.WithoutCancel(ctx), daemon, "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
-		"--pidfile", filepath.Join(b.dir, "docker.pid"), "--host", d.host, "--iptables=false", "--ip6tables=false", "--bridge=none", "--cgroup-parent", "/"+cgroupParent)
+		"--pidfile", filepath.Join(b.dir, "docker.pid"), "--host", d.host, "--add-runtime", "runsc="+runscPath(b), "--iptables=false", "--ip6tables=false", "--bridge=none", "--cgroup-parent", "/"+cgroupParent)
 	if err := startAndWait(cmd, "API listen on", b); err != nil {
 		return nil, fmt.Errorf("start dockerd: %w", err)
 	}

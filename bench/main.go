@@ -31,6 +31,8 @@ type options struct {
 	n       int
 	idle    int
 	many    int
+	dense   int
+	check   bool
 	only    *regexp.Regexp
 	name    string
 	install bool
@@ -55,24 +57,37 @@ func parse(args []string) (options, error) {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.IntVar(&o.n, "n", 20, "rounds of each comparison; every subject runs once in each")
 	fs.IntVar(&o.idle, "idle", 10, "idle sandboxes that memory is averaged over")
+	fs.IntVar(&o.dense, "dense", 1000, "idle sandboxes of each engine that the group load makes")
 	fs.IntVar(&o.many, "many", 200, "native sandboxes that are made at once, counted and weighed")
-	fs.StringVar(&only, "only", "", "run only the groups that match this `regexp` (build, create, pool, exec, process, image, workspace, tar, snapshot, record, egress, endpoint, native, clients, memory, against) and write no files")
+	fs.StringVar(&only, "only", "", "run only the groups that match this `regexp` (build, create, pool, field, load, exec, process, image, workspace, tar, snapshot, record, egress, endpoint, native, clients, memory, against) and write no files")
 	fs.StringVar(&o.name, "name", "latest", "name of the file of raw samples")
 	fs.BoolVar(&o.install, "install", false, "install the peers with apt-get first")
+	fs.BoolVar(&o.check, "check", false, "run the short form: measure only what SPEC.md has a band for, and fail if a ratio is outside of it")
 	fs.BoolVar(&o.trace, "trace", false, "also print how long each step of a create takes")
 	fs.BoolVar(&o.cold, "cold", true, "also time a build with an empty cache (minutes)")
 	fs.StringVar(&o.against, "against", "", "also time the daemon of this `executable`, another version of cloche, in turn with this one's")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	if fs.NArg() > 0 || o.n < 1 || o.idle < 1 || o.many < 1 || o.name != filepath.Base(o.name) {
-		return o, fmt.Errorf("arguments %q: want flags only, -n, -idle and -many at least 1, -name without a slash", args)
+	if fs.NArg() > 0 || o.n < 1 || o.idle < 1 || o.many < 1 || o.dense < 1 || o.name != filepath.Base(o.name) {
+		return o, fmt.Errorf("arguments %q: want flags only, -n, -idle, -many and -dense at least 1, -name without a slash", args)
 	}
 	var err error
+	if o.check {
+		o.only = regexp.MustCompile(checkedGroups)
+		if !isSet(fs, "n") {
+			o.n = checkedRounds
+		}
+	}
 	if only != "" {
 		o.only, err = regexp.Compile(only)
 	}
 	return o, err
+}
+
+func isSet(fs *flag.FlagSet, name string) (set bool) {
+	fs.Visit(func(f *flag.Flag) { set = set || f.Name == name })
+	return set
 }
 
 func run(ctx context.Context, args []string) (err error) {
@@ -94,10 +109,11 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
+	// What fills the disk comes last: its journal is busy for a while afterwards.
 	groups := []struct {
 		name string
 		run  func(context.Context) error
-	}{{"build", b.build}, {"create", b.create}, {"pool", b.pool}, {"exec", b.exec}, {"process", b.process}, {"image", b.images}, {"workspace", b.workspace}, {"tar", b.tar}, {"snapshot", b.snapshots}, {"record", b.records}, {"egress", b.egress}, {"endpoint", b.endpoints}, {"native", b.native}, {"clients", b.clients}, {"memory", b.memory}, {"against", b.versions}}
+	}{{"build", b.build}, {"create", b.create}, {"pool", b.pool}, {"field", b.field}, {"load", b.load}, {"exec", b.exec}, {"process", b.process}, {"image", b.images}, {"workspace", b.workspace}, {"snapshot", b.snapshots}, {"record", b.records}, {"egress", b.egress}, {"endpoint", b.endpoints}, {"native", b.native}, {"clients", b.clients}, {"memory", b.memory}, {"tar", b.tar}, {"against", b.versions}}
 	for _, g := range groups {
 		if o.only != nil && !o.only.MatchString(g.name) {
 			continue
@@ -114,8 +130,10 @@ func run(ctx context.Context, args []string) (err error) {
 			return err
 		}
 	}
-	_, err = os.Stdout.WriteString(table)
-	return err
+	if _, err = os.Stdout.WriteString(table); err != nil || !o.check {
+		return err
+	}
+	return b.report.hold(bands())
 }
 
 func moduleRoot(ctx context.Context) (string, error) {
@@ -182,8 +200,8 @@ func unwind(undo *[]func() error) error {
 
 // missing notes a peer, or a row of Cloche, that could not be measured.
 func (b *bench) missing(name string, err error) {
-	b.log.Warn("not run", "name", name, "error", err)
-	b.report.NotRun = append(b.report.NotRun, notRun{Name: name, Why: b.clean(err.Error())})
+	b.log.Warn("not run", "name", name, "error", cut(err.Error()))
+	b.report.NotRun = append(b.report.NotRun, notRun{Name: name, Why: cut(b.clean(err.Error()))})
 }
 
 // clean takes the names of this machine's directories out of a text that is
@@ -196,4 +214,13 @@ func (b *bench) clean(s string) string {
 		}
 	}
 	return strings.Join(strings.Fields(s), " ")
+}
+
+// cut keeps the begin of a text that explains something.
+func cut(s string) string {
+	const most = 400
+	if len(s) > most {
+		return s[:most] + " …"
+	}
+	return s
 }

@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 )
 
@@ -95,4 +97,22 @@ func findBwrap(ctx context.Context, b *bench) (string, error) {
 	}
 	b.report.Machine.Peers["bwrap"] = tail(about)
 	return path, nil
+}
+
+// install installs the peers from the distribution. Their services are not
+// started: the bench starts a Docker daemon of its own.
+func install(ctx context.Context) error {
+	for _, argv := range [][]string{
+		{"apt-get", "update", "-qq"},
+		{"apt-get", "install", "-y", "-qq", "--no-install-recommends", "docker.io", "busybox-static", "bubblewrap", "mmdebstrap", "podman", "crun", "runc", "ripgrep", "socat"},
+	} {
+		cmd := command(ctx, argv...)
+		// With this, Debian's init scripts are told that nothing may be started.
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
+		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("%s: %w", argv[0], err)
+		}
+	}
+	return nil
 }

@@ -31,15 +31,11 @@ type stockRunsc struct {
 // newRunsc builds runsc; where this version was built before, it is taken from
 // the user's cache directory.
 func newRunsc(ctx context.Context, b *bench, image string) (*stockRunsc, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return nil, fmt.Errorf("find cache: %w", err)
-	}
 	if b.report.Machine.GVisor == "" {
 		return nil, errors.New("find gVisor's version: go list failed")
 	}
 	r := &stockRunsc{
-		bin: filepath.Join(cache, "cloche-bench", "runsc-"+b.report.Machine.GVisor), dir: filepath.Join(b.dir, "runsc"), image: image,
+		bin: runscPath(b), dir: filepath.Join(b.dir, "runsc"), image: image,
 	}
 	if _, err := os.Stat(r.bin); err != nil {
 		cmd := command(ctx, "nice", "go", "build", "-trimpath", "-ldflags=-s -w", "-o", r.bin, "gvisor.dev/gvisor/runsc")
@@ -53,14 +49,26 @@ func newRunsc(ctx context.Context, b *bench, image string) (*stockRunsc, error) 
 	return r, os.MkdirAll(filepath.Join(r.dir, "state"), 0o755)
 }
 
+// runscPath is where runsc is, or will be.
+func runscPath(b *bench) string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = b.dir
+	}
+	return filepath.Join(cache, "cloche-bench", "runsc-"+b.report.Machine.GVisor)
+}
+
 // clean takes away what runsc leaves when its last container is gone: an empty
 // network namespace that it keeps mounted.
 func (r *stockRunsc) clean() error {
-	err := unix.Unmount(filepath.Join(r.dir, "state", "null-netns"), unix.MNT_DETACH)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-		return nil
+	var errs []error
+	for _, state := range []string{filepath.Join(r.dir, "state"), filepath.Join(filepath.Dir(r.dir), "docker", "exec", "runtime-runc", "moby")} {
+		err := unix.Unmount(filepath.Join(state, "null-netns"), unix.MNT_DETACH)
+		if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, err)
+		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 func (r *stockRunsc) argv(verb string, args ...string) []string {

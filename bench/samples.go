@@ -68,6 +68,7 @@ type report struct {
 	Goals   []verdict     `json:"goals"`
 	Memory  []memoryRow   `json:"memory,omitempty"`
 	Counted []counted     `json:"counted,omitempty"`
+	Field   []fieldRow    `json:"field,omitempty"`
 	Build   *buildFacts   `json:"build,omitempty"`
 	Steps   []stepsOfPart `json:"steps,omitempty"`
 	NotRun  []notRun      `json:"not_run,omitempty"`

@@ -18,6 +18,7 @@ func (r *report) markdown() string {
 	r.writeGoals(&b)
 	r.writeSeries(&b)
 	r.writeCounted(&b)
+	r.writeField(&b)
 	r.writeMemory(&b)
 	r.writeBuild(&b)
 	r.writeSteps(&b)
@@ -94,6 +95,23 @@ func (r *report) writeCounted(b *strings.Builder) {
 			goal = fmt.Sprintf("≤ %g: %s", c.Goal, map[bool]string{true: "met", false: "**missed**"}[c.Value <= c.Goal])
 		}
 		fmt.Fprintf(b, "| %s | %.1f %s | %s |\n", c.What, c.Value, c.Unit, goal)
+	}
+}
+
+func (r *report) writeField(b *strings.Builder) {
+	if len(r.Field) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n## The field: the same two programs in every sandbox\n\nA static program that prints a word, and a static web application that holds 64 MiB "+
+		"and prints the status of its first answer. `start` is from the start to that output, p50 and the least of %d; `at once` until the last of %d applications has answered, "+
+		"p50 of %d; `each` is what the machine has less (MemAvailable) for each of %d applications. No network but a loopback.\n\n"+
+		"| sandbox | how | program ms | min | application ms | min | at once ms | each MB |\n|---|---|--:|--:|--:|--:|--:|--:|\n", r.Rounds, fieldAtOnce, fieldBursts, fieldHeld)
+	for _, f := range r.Field {
+		each := "-"
+		if f.Held > 0 {
+			each = fmt.Sprintf("%.1f", f.EachMB)
+		}
+		fmt.Fprintf(b, "| %s | %s | %.1f | %.1f | %.1f | %.1f | %.0f | %s |\n", f.Name, f.How, median(f.ProgramMS), quantile(f.ProgramMS, 0), median(f.AppMS), quantile(f.AppMS, 0), median(f.AtOnceMS), each)
 	}
 }
 

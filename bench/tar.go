@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,6 +25,15 @@ type tree struct {
 
 func trees() []tree {
 	return []tree{{"256 MiB in one file", 1, 256 << 20}, {"256 files of 1 MiB", 256, 1 << 20}, {"5000 files of 4 KiB", 5000, 4 << 10}}
+}
+
+// trees are all of them, or, in the short form, the one that has a band.
+func (b *bench) trees() []tree {
+	all := trees()
+	if b.check {
+		return all[len(all)-1:]
+	}
+	return all
 }
 
 // tarOf names a subject of the group tar.
@@ -57,7 +67,7 @@ func (b *bench) tar(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, sb.Remove(context.WithoutCancel(ctx))) }()
 	var all []subject
-	for i, t := range trees() {
+	for i, t := range b.trees() {
 		r := tarRun{app: p.app, sb: sb, dir: "tar" + strconv.Itoa(i), file: filepath.Join(b.dir, "tar"+strconv.Itoa(i)), tree: t}
 		if err := r.fill(ctx); err != nil {
 			return err
@@ -84,6 +94,12 @@ func (b *bench) tar(ctx context.Context) (err error) {
 				return r.in(ctx, api.TarInOptions{Atomic: true})
 			}),
 		)
+	}
+	if b.check {
+		all = slices.DeleteFunc(all, func(s subject) bool { return !held(s.name) })
+		for i := range all {
+			all[i].most = checkedTars
+		}
 	}
 	series, err := rounds(ctx, b.n, all, b.missing)
 	if err != nil {

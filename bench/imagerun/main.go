@@ -189,7 +189,7 @@ func (r *runner) open(log *slog.Logger) error {
 		}
 		r.engine, r.end = e, e.Close
 	case native.Name:
-		e, err := native.New(native.Options{StateDir: r.stateDir(), RootsDir: filepath.Join(r.dir, "roots"), Logger: log})
+		e, err := native.New(native.Options{StateDir: r.stateDir(), RootsDir: filepath.Join(r.dir, "roots"), PoolBytes: poolBytes, Logger: log})
 		if err != nil {
 			return err
 		}
@@ -205,6 +205,9 @@ func (r *runner) stateDir() string { return filepath.Join(r.dir, "engine") }
 func (r *runner) close(ctx context.Context) error {
 	return errors.Join(r.drop(ctx), r.end())
 }
+
+// poolBytes is more than what the agents have that wait.
+const poolBytes = 4 << 30
 
 // ready waits until as many sandboxes, or agents of them, are ready as are kept.
 func (r *runner) ready(ctx context.Context) error {
@@ -332,6 +335,7 @@ func (r *runner) create(ctx context.Context) (_ *sandbox, err error) {
 		Tmpfs: []engine.Tmpfs{
 			{Target: "/tmp", SizeBytes: r.tmp, Mode: 0o1777}, {Target: "/dev/shm", SizeBytes: r.shm, Mode: 0o1777},
 		},
+		Pool:   engine.Pool{User: "bench", Floor: r.waiting, Ceiling: r.waiting},
 		Limits: engine.Limits{CPUs: r.cpus, MemoryBytes: r.memory, Pids: r.pids, DiskBytes: r.disk},
 		Agent: engine.Agent{
 			Image: r.agent, Target: target, Argv: []string{target + image.AgentPath}, UID: uid, Config: told, Port: agent.Port,

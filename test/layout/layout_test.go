@@ -179,6 +179,7 @@ var imports = map[string][]string{
 	"bench":                                  {"api", "client", "internal/hostfile"},
 	"bench/goclient":                         {"api", "client"},
 	"bench/imagerun":                         {"api", "internal/agent", "internal/agent/embed", "internal/engine", "internal/engine/gvisor", "internal/engine/native", "internal/image"},
+	"bench/webapp":                           {},
 	"internal/policy/rules":                  {"api", "internal/egress/rule"},
 	"test/tarfile":                           {},
 	"internal/policy/egress":                 {"api", "internal/egress/rule", "internal/policy/rules"},
