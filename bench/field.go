@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -191,7 +189,9 @@ func (b *bench) contenders(ctx context.Context, p *peers, root, dir string) []co
 		}
 		all = append(all, contender{name, "`" + name + " run`", func(ctx context.Context, want string, program ...string) (func() error, error) {
 			id := id()
-			bundle, err := fieldBundle(filepath.Join(b.dir, "field-bundles", id), root, dir, id, program)
+			bundle, err := writeBundle(filepath.Join(b.dir, "field-bundles", id), "", specs.Root{Path: root, Readonly: true}, []specs.Mount{
+				{Destination: fieldDir, Type: "bind", Source: dir, Options: []string{"rbind", "rw", "nosuid", "nodev"}},
+			}, program, nil)
 			if err != nil {
 				return nil, err
 			}
@@ -279,34 +279,6 @@ func hold(ctx context.Context, want string, argv []string) (func() error, error)
 		return nil, fmt.Errorf("%s wrote %q, want %q: %w: %s", filepath.Base(argv[0]), tail(line), want, errors.Join(err, werr), tail(said.String()))
 	}
 	return stop, nil
-}
-
-// fieldBundle writes a bundle for a runtime.
-func fieldBundle(at, root, dir, id string, argv []string) (string, error) {
-	memory, quota, period, pids := int64(limitMemory), int64(limitCPUs*100_000), uint64(100_000), int64(limitPids)
-	spec := specs.Spec{
-		Version: "1.0.2", Hostname: "bench", Root: &specs.Root{Path: root, Readonly: true},
-		Process: &specs.Process{Args: argv, Cwd: "/", Env: []string{"PATH=/bin"}, NoNewPrivileges: true},
-		Mounts: []specs.Mount{
-			{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
-			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"size=" + strconv.Itoa(limitTmp)}},
-			{Destination: fieldDir, Type: "bind", Source: dir, Options: []string{"rbind", "rw", "nosuid", "nodev"}},
-		},
-		Linux: &specs.Linux{
-			CgroupsPath: "/" + cgroupParent + "/" + id,
-			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace},
-			},
-			Resources: &specs.LinuxResources{
-				Memory: &specs.LinuxMemory{Limit: &memory}, CPU: &specs.LinuxCPU{Quota: &quota, Period: &period}, Pids: &specs.LinuxPids{Limit: pids},
-			},
-		},
-	}
-	data, err := json.Marshal(spec)
-	if err != nil {
-		return "", fmt.Errorf("encode spec: %w", err)
-	}
-	return at, errors.Join(os.MkdirAll(at, 0o755), os.WriteFile(filepath.Join(at, "config.json"), data, 0o644))
 }
 
 // sandboxRuntime installs Anthropic's sandbox runtime. Its sandboxes have the host's root.

@@ -122,26 +122,34 @@ func (r *stockRunsc) hostBundle(name string, h hostImage, workspace string, argv
 }
 
 func (r *stockRunsc) bundle(name, image string, mounts []specs.Mount, argv []string) (string, error) {
+	mounts = append([]specs.Mount{
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"size=" + strconv.Itoa(limitShm)}},
+	}, mounts...)
+	return writeBundle(filepath.Join(r.dir, name), r.netns, specs.Root{Path: "rootfs"}, mounts, argv, map[string]string{
+		"dev.gvisor.spec.rootfs.source": image, "dev.gvisor.spec.rootfs.type": "erofs", "dev.gvisor.spec.rootfs.overlay": "memory",
+	})
+}
+
+// writeBundle writes a bundle with the limits that every subject has, in a directory whose name is also its cgroup's. An
+// empty netns is a new one.
+func writeBundle(dir, netns string, root specs.Root, mounts []specs.Mount, argv []string, annotations map[string]string) (string, error) {
 	memory, quota, period, pids := int64(limitMemory), int64(limitCPUs*100_000), uint64(100_000), int64(limitPids)
 	spec := specs.Spec{
-		Version:  specs.Version,
+		Version:  "1.0.2", // which all of the peers take
 		Hostname: "bench",
-		Root:     &specs.Root{Path: "rootfs"},
+		Root:     &root,
 		Process:  &specs.Process{Args: argv, Cwd: "/", Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}},
 		Mounts: append([]specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc"},
 			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
-			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"size=" + strconv.Itoa(limitTmp)}},
-			{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"size=" + strconv.Itoa(limitShm)}},
 		}, mounts...),
-		Annotations: map[string]string{
-			"dev.gvisor.spec.rootfs.source": image, "dev.gvisor.spec.rootfs.type": "erofs", "dev.gvisor.spec.rootfs.overlay": "memory",
-		},
+		Annotations: annotations,
 		Linux: &specs.Linux{
-			CgroupsPath: "/" + cgroupParent + "/" + name,
+			CgroupsPath: "/" + cgroupParent + "/" + filepath.Base(dir),
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace, Path: r.netns},
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace, Path: netns},
 			},
 			Resources: &specs.LinuxResources{
 				Memory: &specs.LinuxMemory{Limit: &memory}, CPU: &specs.LinuxCPU{Quota: &quota, Period: &period}, Pids: &specs.LinuxPids{Limit: pids},
@@ -152,7 +160,6 @@ func (r *stockRunsc) bundle(name, image string, mounts []specs.Mount, argv []str
 	if err != nil {
 		return "", fmt.Errorf("encode spec: %w", err)
 	}
-	dir := filepath.Join(r.dir, name)
 	if err := os.MkdirAll(filepath.Join(dir, "rootfs"), 0o755); err != nil {
 		return "", fmt.Errorf("make bundle: %w", err)
 	}
