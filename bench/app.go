@@ -141,6 +141,22 @@ func (h *app) cli(ctx context.Context, want string, argv ...string) (measure, er
 	return process(ctx, want, nil, append(args, argv...)...)
 }
 
+// env has the command line find the daemon.
+func (h *app) env() []string {
+	return []string{"CLOCHE_HOME=" + h.home, "CLOCHE_HOST=unix://" + filepath.Join(filepath.Dir(h.home), "cloche.sock")}
+}
+
+// execIdle is execTrue in a sandbox that had nothing to do for a while.
+func (h *app) execIdle(ctx context.Context, sb *client.Sandbox) (measure, error) {
+	time.Sleep(idle)
+	return h.execTrue(ctx, sb, "/bin/true")
+}
+
+// cliExec is `cloche exec` as a whole process.
+func (h *app) cliExec(ctx context.Context, sb *client.Sandbox) (measure, error) {
+	return process(ctx, "", h.env(), h.bin, "exec", sb.ID, "--", "true")
+}
+
 // create makes a sandbox that stays until it is removed.
 func (h *app) create(ctx context.Context) (*client.Sandbox, error) {
 	return h.client.Create(ctx, h.spec())

@@ -150,7 +150,7 @@ func TestEveryGoalNamesSubjects(t *testing.T) {
 		imageStart, hostStart, imagePython, hostPython, clochePull, podmanPull,
 		containerExec, linkConnect, linkDown, linkUp, runscConnect, runscDown, runscUp,
 		recordReplaced, createOnDisk, createInMemory, createOnDiskNative, createInMemoryNative,
-		poolTaken, poolCold, poolMounts, poolMountsCold, poolNetwork, poolNetworkCold, poolExec, poolCLI,
+		cliExec, poolTaken, poolCold, poolMounts, poolMountsCold, poolNetwork, poolNetworkCold, poolExec, poolCLI,
 		versionExec, otherExec, versionCreate, otherCreate, versionBuild, otherBuild,
 		runCode, runCodeNative, kernelInside, kernelNative, e2bCreate, e2bRun, ourCreate, ourRun, pageURL, pageForward, buildCached, fileUp, fileDown, serverUp, serverDown,
 	}

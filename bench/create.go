@@ -283,7 +283,7 @@ func poolSubjects(warm, cold *app, live *client.Sandbox) ([]subject, error) {
 		if err := warm.ready(ctx); err != nil {
 			return measure{}, err
 		}
-		return process(ctx, "", []string{"CLOCHE_HOME=" + warm.home, "CLOCHE_HOST=unix://" + filepath.Join(filepath.Dir(warm.home), "cloche.sock")}, warm.bin, "run", "--", "true")
+		return process(ctx, "", warm.env(), warm.bin, "run", "--", "true")
 	}}), nil
 }
 

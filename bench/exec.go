@@ -23,6 +23,7 @@ const (
 	runscExec     = "runsc exec"
 	floorExec     = "floor"
 	idleExec      = "cloche exec, host, after idling"
+	cliExec       = "cloche exec true"
 	insideExec    = "floor inside"
 )
 
@@ -84,10 +85,8 @@ func (b *bench) execSubjects(ctx context.Context, p *peers, undo *[]func() error
 		end(sb.Remove)
 		add(daemonExec, "one call over the unix socket, /bin/true of the host, which loads libc through the gofer",
 			func(ctx context.Context) (measure, error) { return p.app.execTrue(ctx, sb, "/bin/true") })
-		add(idleExec, "the same call, 50 ms after the one before", func(ctx context.Context) (measure, error) {
-			time.Sleep(idle)
-			return p.app.execTrue(ctx, sb, "/bin/true")
-		})
+		add(cliExec, "whole process `cloche exec SANDBOX -- true`", func(ctx context.Context) (measure, error) { return p.app.cliExec(ctx, sb) })
+		add(idleExec, "the same call, 50 ms after the one before", func(ctx context.Context) (measure, error) { return p.app.execIdle(ctx, sb) })
 		add(insideExec, "a program inside starts /bin/true and waits for it, mean of ten: gVisor alone",
 			func(ctx context.Context) (measure, error) { return p.app.spawnInside(ctx, sb) })
 		if program, err := readBusybox(); err == nil {

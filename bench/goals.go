@@ -34,6 +34,7 @@ func goals() []goal {
 		{what: "exec of a static true over the socket", subject: staticExec, metric: total, maxMS: 8},
 		{what: "exec /bin/true, against docker exec", subject: daemonExec, metric: total, peer: dockerExec, maxRatio: 0.1},
 		{what: "exec of the same static true, against docker exec", subject: staticExec, metric: total, peer: dockerExec, maxRatio: 0.1},
+		{what: "whole process, `cloche exec SANDBOX -- true`, against docker exec", subject: cliExec, metric: total, peer: dockerExec, maxRatio: 0.17},
 		{what: "exec in a container of Docker's, against docker exec", subject: containerExec, metric: total, peer: dockerExec, maxRatio: 0.1},
 		{what: "create → first output, native, against bwrap with the same root", subject: nativeCold, metric: first, peer: bwrapSame, maxRatio: 2},
 		{what: "the same with an agent that waits", subject: nativePooled, metric: first, peer: bwrapSame, maxRatio: 1.2},

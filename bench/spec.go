@@ -47,6 +47,7 @@ func bands() []band {
 		of("create → first output, `host` and a workspace, against `runsc run`", daemonHost, first, runscHost, 0.8, 1.1),
 		of("whole `cloche run -- true` without a daemon, against `runsc run`", cliHost, total, runscHostTrue, 1.6, 2.2),
 		of("exec over the socket, against `docker exec`", daemonExec, total, dockerExec, 0.17, 0.3),
+		of("whole `cloche exec SANDBOX -- true`, against `docker exec`", cliExec, total, dockerExec, 0.35, 0.5),
 		of("create → first output on native, against bubblewrap with the same root", nativeCold, first, bwrapSame, 3.5, 5.5),
 		of("the same when an agent waits", nativePooled, first, bwrapSame, 1.6, 3),
 		of("5,000 small files in, against plain tar", tarOf(clocheTar, wayIn, small), total, tarOf(plainTar, wayIn, small), 2, 3),

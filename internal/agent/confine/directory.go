@@ -80,6 +80,9 @@ func keepCaps(keep uint64) error {
 	return err
 }
 
+// onAllThreads makes a system call on all threads. Arguments that are pointers stay where they are.
+//
+//go:uintptrescapes
 func onAllThreads(what string, nr, a, b, c uintptr) error {
 	if _, _, errno := syscall.AllThreadsSyscall(nr, a, b, c); errno != 0 {
 		return fmt.Errorf("%s: %w", what, errno)

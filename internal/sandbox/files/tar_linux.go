@@ -141,6 +141,9 @@ func (f *Files) hostTarget(ctx context.Context, s Sandbox, c *agent.Client, name
 	if err != nil || !terms.Allowed || terms.UID >= agent.UID || terms.GID >= agent.UID {
 		return t, false, err
 	}
+	if os.Geteuid() != 0 && (terms.UID != 0 || terms.GID != 0 || o.Owner == api.OwnerKeep) {
+		return t, false, nil // this user owns what root inside does, and nothing else
+	}
 	top, err := openBelow(dir, "")
 	if err != nil {
 		return t, false, nil //nolint:nilerr // the agent says what is wrong

@@ -92,7 +92,9 @@ func becomeAgent() error {
 	return nil
 }
 
-// AllThreads makes a system call on every thread of the agent.
+// AllThreads makes a system call on every thread of the agent. Arguments that are pointers stay where they are.
+//
+//go:uintptrescapes
 func AllThreads(nr, a, b, c uintptr) error {
 	_, _, e := syscall.AllThreadsSyscall(nr, a, b, c)
 	if e == unix.ENOTSUP {
