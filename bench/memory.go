@@ -42,7 +42,7 @@ type memoryRow struct {
 // kind makes idle sandboxes of one kind.
 type kind struct {
 	name   string
-	exe    string // what their host processes execute
+	exe    string // what their host processes execute; empty is what Cloche's do
 	goalMB float64
 	make   func(context.Context) error
 	agent  func(context.Context) (string, error) // the agent's /proc/1/status inside; may be nil
@@ -57,7 +57,7 @@ func (b *bench) memory(ctx context.Context) error {
 	var kinds []kind
 	if p.fresh != nil {
 		kinds = append(kinds, kind{
-			name: "cloche, image, no gofer", exe: b.bin, goalMB: 14,
+			name: "cloche, image, no gofer", goalMB: 14,
 			make: func(context.Context) error { _, err := p.fresh.ask("hold"); return err },
 			agent: func(context.Context) (string, error) {
 				a, err := p.fresh.ask("exec", "/bin/cat", "/proc/1/status")
@@ -87,7 +87,7 @@ func (b *bench) memory(ctx context.Context) error {
 func (h *app) idle() kind {
 	var held []*client.Sandbox
 	return kind{
-		name: "cloche, host and workspace", exe: h.bin, goalMB: 18,
+		name: "cloche, host and workspace", goalMB: 18,
 		make: func(ctx context.Context) error {
 			sb, err := h.create(ctx)
 			if err == nil {
@@ -193,6 +193,9 @@ func (b *bench) measureIdle(ctx context.Context, k kind) (row memoryRow, err err
 			row.SentryMB += mb / n
 		}
 	}
+	if row.Processes == 0 {
+		return row, errors.New("no process of them was found")
+	}
 	if k.agent != nil {
 		status, err := k.agent(ctx)
 		if err != nil {
@@ -214,25 +217,39 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// processesOf finds the processes that execute a file, and says which of them
-// are gofers.
+// processesOf finds the processes that execute a file, and says which of them are gofers. Without a file they are those
+// of Cloche's sandboxes, which have an executable of their own: that of the processes with the names of its roles.
 func processesOf(exe string) (map[int]string, error) {
-	want, err := os.Stat(exe)
-	if err != nil {
-		return nil, fmt.Errorf("find processes: %w", err)
+	var want []os.FileInfo
+	if exe != "" {
+		fi, err := os.Stat(exe)
+		if err != nil {
+			return nil, fmt.Errorf("find processes: %w", err)
+		}
+		want = append(want, fi)
 	}
-	found := map[int]string{}
-	err = eachProcess(func(pid int, dir string) {
+	files, names := map[int]os.FileInfo{}, map[int]string{}
+	err := eachProcess(func(pid int, dir string) {
 		fi, err := os.Stat(filepath.Join(dir, "exe"))
-		if err != nil || !os.SameFile(fi, want) {
-			return // ended, a thread of the kernel's, or another program
+		if err != nil {
+			return // ended, or a thread of the kernel's
 		}
-		role := "sentry"
-		if argv, _ := os.ReadFile(filepath.Join(dir, "cmdline")); strings.Contains(strings.SplitN(string(argv), "\x00", 2)[0], "gofer") {
-			role = "gofer"
+		argv, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		files[pid], names[pid] = fi, strings.SplitN(string(argv), "\x00", 2)[0]
+		if exe == "" && (strings.HasPrefix(names[pid], "cloche-sentry") || strings.HasPrefix(names[pid], "cloche-gofer")) {
+			want = append(want, fi)
 		}
-		found[pid] = role
 	})
+	found := map[int]string{}
+	for pid, fi := range files {
+		if !slices.ContainsFunc(want, func(w os.FileInfo) bool { return os.SameFile(fi, w) }) {
+			continue
+		}
+		found[pid] = "sentry"
+		if strings.Contains(names[pid], "gofer") {
+			found[pid] = "gofer"
+		}
+	}
 	return found, err
 }
 

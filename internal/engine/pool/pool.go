@@ -72,6 +72,8 @@ const (
 	floorFor = 24 * time.Hour
 	// recently is how long a user counts as one that shares a kind.
 	recently = time.Minute
+	// maxFailures is how often members are tried again that could not be made, between two requests.
+	maxFailures = 3
 	// maxKinds bounds how many kinds are known.
 	maxKinds = 64
 )
@@ -115,8 +117,10 @@ type kind[M Member] struct {
 	users  map[string]time.Time
 	last   string
 	streak int
-	// failed is set while no member can be made; the next request clears it.
-	failed bool
+	// failed is set when no member could be made, and failures is how often that was since the last request, which clears
+	// both. The ticks in between clear failed a few times.
+	failed   bool
+	failures int
 }
 
 // kept is a ready member.
@@ -171,7 +175,7 @@ func (p *Pool[K, M]) Take(k K, user string) (m M, name string, ok bool) {
 
 // asked notes that a user asks for the kind.
 func (of *kind[M]) asked(user string, now time.Time) {
-	of.used, of.failed = now, false
+	of.used, of.failed, of.failures = now, false, 0
 	if of.last != user {
 		of.last, of.streak = user, 0
 	}
@@ -251,6 +255,7 @@ func (p *Pool[K, M]) one() bool {
 	if err != nil {
 		delete(p.names, name)
 		of.failed = true
+		of.failures++
 		p.counts.Failed++
 		if !errors.Is(err, context.Canceled) {
 			p.opts.Log.Debug("no member of the pool could be made", "name", name, "error", err)

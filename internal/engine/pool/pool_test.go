@@ -294,7 +294,8 @@ func TestDead(t *testing.T) {
 	})
 }
 
-// TestUseless: members of a kind that is not valid any more go, and failures end when the next request comes.
+// TestUseless: members of a kind that is not valid any more go. What could not be made is tried again, but not for ever
+// without a request.
 func TestUseless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		valid := true
@@ -320,10 +321,16 @@ func TestUseless(t *testing.T) {
 		f.failing(true)
 		use(p, f, "b", "u", size)
 		time.Sleep(5 * time.Minute)
-		if c := p.Counts(); c.Failed != 1 {
-			t.Errorf("%d failures: it did not wait for the next request", c.Failed)
+		if c := p.Counts(); c.Failed != 4 {
+			t.Errorf("%d failures without a request, want the first and 3 more", c.Failed)
 		}
+		use(p, f, "b", "u", size)
+		time.Sleep(time.Second)
 		f.failing(false)
+		time.Sleep(time.Minute)
+		if n := f.count("b"); n != 1 {
+			t.Errorf("%d members a minute after a failure is over", n)
+		}
 		use(p, f, "b", "u", size)
 		time.Sleep(time.Second)
 		if n := f.count("b"); n != 1 {

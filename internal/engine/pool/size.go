@@ -87,6 +87,7 @@ func (p *Pool[K, M]) tick() {
 			}
 			p.mu.Lock()
 			p.shrink(time.Now())
+			p.fill(0)
 			more := len(p.kinds) > 0
 			p.ticks = more
 			p.mu.Unlock()
@@ -97,10 +98,11 @@ func (p *Pool[K, M]) tick() {
 	})
 }
 
-// shrink has kinds want fewer members of which some were not used, forgets kinds that are not asked
-// for, and drops members that are of no more use. The caller holds mu.
+// shrink has kinds want fewer members of which some were not used, forgets kinds that are not asked for, and drops
+// members that are of no more use. Kinds of which a member could not be made are tried again. The caller holds mu.
 func (p *Pool[K, M]) shrink(now time.Time) {
 	for k, of := range p.kinds {
+		of.failed = of.failures > maxFailures
 		valid, keep := p.opts.Valid == nil || p.opts.Valid(k), keepFor
 		if of.demand.Size.Floor > 0 {
 			keep = floorFor
