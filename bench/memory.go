@@ -218,7 +218,7 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // processesOf finds the processes that execute a file, and says which of them are gofers. Without a file they are those
-// of Cloche's sandboxes, which have an executable of their own: that of the processes with the names of its roles.
+// of Cloche's sandboxes, whose executable is the one that processes with the names of its roles have.
 func processesOf(exe string) (map[int]string, error) {
 	var want []os.FileInfo
 	if exe != "" {

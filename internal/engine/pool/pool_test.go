@@ -294,7 +294,7 @@ func TestDead(t *testing.T) {
 	})
 }
 
-// TestUseless: members of a kind that is not valid any more go. What could not be made is tried again, but not for ever
+// TestUseless: members of a kind that is not valid any more go. What could not be made is tried again, but not endlessly
 // without a request.
 func TestUseless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
