@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,9 @@ import (
 
 // UnpackArgv0 makes an executable that holds the guest unpack a tar on the host, see [UnpackOnHost].
 const UnpackArgv0 = "cloche-unpack"
+
+// ErrNotStarted is in an error of [UnpackOnHost] that has read nothing: there is no process.
+var ErrNotStarted = errors.New("the process that unpacks did not start")
 
 // unpackGrace is how long a process that unpacks may take to remove what an import that was given up has left.
 const unpackGrace = 10 * time.Second
@@ -67,14 +71,14 @@ func UnpackOnHost(ctx context.Context, t HostTarget, o api.TarInOptions, r io.Re
 	cmd.Stderr = &bounding{w: &complaint, left: maxText}
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return report, fmt.Errorf("start process that unpacks: %w", err)
+		return report, errors.Join(ErrNotStarted, err)
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return report, fmt.Errorf("start process that unpacks: %w", err)
+		return report, errors.Join(ErrNotStarted, err)
 	}
 	if err := cmd.Start(); err != nil {
-		return report, fmt.Errorf("start process that unpacks: %w", err)
+		return report, errors.Join(ErrNotStarted, err)
 	}
 	given := context.AfterFunc(ctx, func() {
 		_ = in.Close()
