@@ -95,7 +95,6 @@ func (f *Files) unpack(ctx context.Context, s Sandbox, c *agent.Client, name str
 	}
 	defer t.Root.Close()
 	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	var ends sync.WaitGroup
 	defer ends.Wait()
 	ends.Go(func() {

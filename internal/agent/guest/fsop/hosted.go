@@ -23,7 +23,8 @@ import (
 // maxWatchers bounds the open files that are looked at for watches. With more, there may be one.
 const maxWatchers = 1 << 14
 
-// hostUnpack says whether the host can unpack below name, and for whom. It ends what killed imports have left there.
+// hostUnpack answers whether the host can unpack into the directory name, and which user owns the files. Before an
+// atomic import it recovers from imports that were killed there.
 func (fo *Files) hostUnpack(p *session.Call, name, owner string, o wire.Tar) error {
 	u, err := fo.ownerOf(owner, o)
 	if err != nil {

@@ -122,7 +122,7 @@ func (fo *Files) tarIn(p *session.Call, name, owner string, o wire.Tar) error {
 	return p.JSON(wire.KindReply, x.report)
 }
 
-// ownerOf finds the user to whom belongs what an import makes.
+// ownerOf returns the user that owns the files of an import.
 func (fo *Files) ownerOf(owner string, o wire.Tar) (identity.User, error) {
 	if o.KeepOwner {
 		owner = "0:0"
