@@ -177,9 +177,6 @@ const bootedPrefix = "booted-"
 // bootAhead boots a sandbox for plans like p.
 func (e *Engine) bootAhead(ctx context.Context, name string, k bootedKind, p engine.Plan) (*booted, error) {
 	dir := filepath.Join(e.opts.StateDir, name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make directory of a booted sandbox: %w", err)
-	}
 	b := &booted{kind: k}
 	general := generalOf(p)
 	general.ID, general.Dir = name, dir
@@ -187,6 +184,8 @@ func (e *Engine) bootAhead(ctx context.Context, name string, k bootedKind, p eng
 	b.c.undo.Add(func() { removeBooted(dir) })
 	step, err := lifecycle.TakeSteps(ctx, e.log, name, []lifecycle.Step{
 		{Name: lifecycle.StepRecord, Do: b.c.record},
+		// After its record, by which the next daemon finds it.
+		{Name: "make directory", Do: func(context.Context) error { return os.Mkdir(dir, 0o700) }},
 		{Name: "open files", Do: b.c.open},
 		{Name: "make cgroup", Do: b.c.makeGroup},
 		{Name: "start processes", Do: b.c.start},
@@ -310,8 +309,8 @@ func (b *booted) become(ctx context.Context, p engine.Plan) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", step, err)
 	}
+	removeBooted(from) // before its record, by which the next daemon finds it
 	c.e.records.Remove(before)
-	removeBooted(from)
 	return nil
 }
 
