@@ -47,7 +47,12 @@ type EventKind string
 const (
 	EventCreated  EventKind = "sandbox.created"
 	EventExpiring EventKind = "sandbox.expiring"
-	EventPaused   EventKind = "sandbox.paused"
+	// EventStarted reports that a sandbox that had ended runs again.
+	EventStarted EventKind = "sandbox.started"
+	EventPaused  EventKind = "sandbox.paused"
+	// EventSuspended reports that the memory of a sandbox was saved and freed.
+	EventSuspended EventKind = "sandbox.suspended"
+	// EventResumed reports that a paused or suspended sandbox runs again.
 	EventResumed  EventKind = "sandbox.resumed"
 	EventStopping EventKind = "sandbox.stopping"
 	EventStopped  EventKind = "sandbox.stopped"
@@ -113,7 +118,7 @@ const (
 // EventKinds returns every kind, in the order of declaration.
 func EventKinds() []EventKind {
 	return []EventKind{
-		EventCreated, EventExpiring, EventPaused, EventResumed, EventStopping, EventStopped, EventLost, EventRemoved, EventOOM,
+		EventCreated, EventExpiring, EventStarted, EventPaused, EventSuspended, EventResumed, EventStopping, EventStopped, EventLost, EventRemoved, EventOOM,
 		EventAdopted, EventFailed, EventRecord, EventDegraded, EventRefused, EventProcessStarted, EventProcessReady, EventProcessNotReady, EventProcessRestarted,
 		EventProcessExited, EventProcessFailed, EventEndpointBinding, EventEndpointReady, EventEndpointDegraded,
 		EventEndpointDraining, EventEndpointClosed, EventEndpointFailed, EventImagePulling, EventImagePulled, EventImageFailed, EventImageRemoved,

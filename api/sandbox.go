@@ -70,7 +70,23 @@ type SandboxSpec struct {
 	// Transient removes the sandbox with all its data when its lease ends or the connection that
 	// holds it breaks. It requires Limits.IdleMS or such a connection.
 	Transient bool `json:"transient,omitempty"`
+	// OnExpiry is what happens when the idle time or the lifetime is over; empty is ExpiryStop.
+	OnExpiry Expiry `json:"on_expiry,omitempty"`
+	// AutoResume resumes the sandbox when it is suspended and a caller runs something in it, uses its files, its
+	// processes or an open port. The caller waits for that. The resume has the rights of the creator of the sandbox.
+	AutoResume bool `json:"auto_resume,omitempty"`
 }
+
+// Expiry is what happens to a sandbox when its idle time or its lifetime is over.
+type Expiry string
+
+const (
+	// ExpiryStop stops the sandbox, and removes a transient one.
+	ExpiryStop Expiry = "stop"
+	// ExpirySuspend suspends the sandbox. Its idle time and its lifetime begin anew with a resume. If it cannot be
+	// suspended, it runs for another idle time, and is stopped when its lifetime is over.
+	ExpirySuspend Expiry = "suspend"
+)
 
 // File is a file to write during the create.
 type File struct {
@@ -119,6 +135,10 @@ const (
 	// StatePaused means that its processes are paused. Its idle time and the timeouts of its
 	// processes are paused too, and its lifetime continues.
 	StatePaused State = "paused"
+	// StateSuspended means that its processes exist only on the disk, with their memory: it uses no memory
+	// and no CPU. A resume continues them. Its idle time and the timeouts of its processes are paused too,
+	// and its lifetime continues.
+	StateSuspended State = "suspended"
 	// StateStopping means that it is being stopped. If that failed, Teardown says why and when it
 	// is retried.
 	StateStopping State = "stopping"
@@ -139,8 +159,11 @@ const (
 // States returns the states that a listed sandbox can have, in the order in which it goes through
 // them.
 func States() []State {
-	return []State{StateCreating, StateRunning, StatePaused, StateStopping, StateStopped, StateLost, StateFailed, StateDeleting}
+	return []State{StateCreating, StateRunning, StatePaused, StateSuspended, StateStopping, StateStopped, StateLost, StateFailed, StateDeleting}
 }
+
+// Held reports whether the processes of a sandbox in this state exist and do not run until a resume.
+func (s State) Held() bool { return s == StatePaused || s == StateSuspended }
 
 // Over reports whether a sandbox in this state has ended.
 func (s State) Over() bool { return s == StateStopped || s == StateLost || s == StateDeleted }
@@ -202,14 +225,63 @@ type Sandbox struct {
 	Unenforced []Unenforced `json:"unenforced,omitempty"`
 	Persistent bool         `json:"persistent"`
 	Transient  bool         `json:"transient,omitempty"`
+	OnExpiry   Expiry       `json:"on_expiry,omitempty"`
+	AutoResume bool         `json:"auto_resume,omitempty"`
 	CreatedAt  time.Time    `json:"created_at"`
 	// QueueMS is how long the creation waited in the queue. StartMS is how long it then took
 	// until the sandbox ran, without the time to pull an image.
 	QueueMS int64 `json:"queue_ms"`
 	StartMS int64 `json:"start_ms"`
+	// Starts counts how often it was started again after it had ended, and StartedAt is when that
+	// last was.
+	Starts    int        `json:"starts,omitempty"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
 	// ExpiresAt is when its lease ends if it is not used before.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	StoppedAt *time.Time `json:"stopped_at,omitempty"`
+	// SavedRootBytes is the size of the changes of its root that its last stop saved. A start
+	// restores them.
+	SavedRootBytes int64 `json:"saved_root_bytes,omitempty"`
+	// SuspendedAt is when a suspended sandbox was suspended, and MemoryBytes is the size of its saved memory
+	// and root on the disk. ResumedAt is when a sandbox was last resumed from the disk.
+	SuspendedAt *time.Time `json:"suspended_at,omitempty"`
+	MemoryBytes int64      `json:"memory_bytes,omitempty"`
+	ResumedAt   *time.Time `json:"resumed_at,omitempty"`
+	// Lost lists what its last end, or the start after it, did not keep.
+	Lost []Loss `json:"lost,omitempty"`
+}
+
+// Loss is a part of a sandbox that did not survive its end.
+type Loss struct {
+	Kind LossKind `json:"kind"`
+	// Name is the path of a file or the ID of a process.
+	Name   string `json:"name,omitempty"`
+	Reason string `json:"reason"`
+}
+
+// LossKind is what was lost.
+type LossKind string
+
+// Kinds of losses. What a sandbox has in memory, such as /tmp, its processes and connections, is lost
+// at each end and is not listed.
+const (
+	// LossRoot is what was changed in the root since the last start.
+	LossRoot LossKind = "root"
+	// LossFile is one file of the root.
+	LossFile LossKind = "file"
+	// LossProcess is a managed process with a restart policy that could not be started again.
+	LossProcess LossKind = "process"
+)
+
+// LossKinds returns every kind.
+func LossKinds() []LossKind { return []LossKind{LossRoot, LossFile, LossProcess} }
+
+// RunningSince returns when a sandbox began to run, or last began again.
+func (s Sandbox) RunningSince() time.Time {
+	if s.StartedAt != nil {
+		return *s.StartedAt
+	}
+	return s.CreatedAt.Add(time.Duration(s.QueueMS+s.StartMS) * time.Millisecond)
 }
 
 // MaxIdempotencyKey is the maximum length of an idempotency key, in bytes.

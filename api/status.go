@@ -99,6 +99,8 @@ type EngineReport struct {
 	CopiesFiles bool `json:"copies_files,omitempty"`
 	// OwnImages means that an image is a template at a service, by its name there.
 	OwnImages bool `json:"own_images,omitempty"`
+	// Suspends means that it can save the memory of a sandbox, so that a suspend, on_expiry and auto_resume work.
+	Suspends bool `json:"suspends,omitempty"`
 	// Facts are details for people: platform, cgroup version, rootless.
 	Facts map[string]string `json:"facts,omitempty"`
 	// Pool counts the sandboxes that the engine keeps ready; nil is an engine without a pool.

@@ -149,8 +149,14 @@ func (s *Sandbox) Heartbeat(ctx context.Context) error {
 	return s.update(s.client.Heartbeat(ctx, s.ID))
 }
 
+// Start is Client.StartSandbox. It updates the handle's record.
+func (s *Sandbox) Start(ctx context.Context) error { return s.update(s.client.StartSandbox(ctx, s.ID)) }
+
 // Pause is Client.Pause. It updates the handle's record.
 func (s *Sandbox) Pause(ctx context.Context) error { return s.update(s.client.Pause(ctx, s.ID)) }
+
+// Suspend is Client.Suspend. It updates the handle's record.
+func (s *Sandbox) Suspend(ctx context.Context) error { return s.update(s.client.Suspend(ctx, s.ID)) }
 
 // Resume is Client.Resume. It updates the handle's record.
 func (s *Sandbox) Resume(ctx context.Context) error { return s.update(s.client.Resume(ctx, s.ID)) }

@@ -149,6 +149,12 @@ func (c *Client) Stop(ctx context.Context, ref string, o api.StopOptions) (api.S
 	return sb, c.call(ctx, http.MethodPost, p, nil, o, &sb)
 }
 
+// StartSandbox starts a sandbox that has ended, with its workspace and the root that its last stop saved. Lost of
+// the record lists what could not be kept. Starting a sandbox that runs is not an error.
+func (c *Client) StartSandbox(ctx context.Context, ref string) (api.Sandbox, error) {
+	return c.act(ctx, ref, "/start")
+}
+
 // Kill ends a sandbox at once, without notice to its processes.
 func (c *Client) Kill(ctx context.Context, ref string) (api.Sandbox, error) {
 	var sb api.Sandbox
@@ -207,7 +213,14 @@ func (c *Client) Pause(ctx context.Context, ref string) (api.Sandbox, error) {
 	return c.act(ctx, ref, "/pause")
 }
 
-// Resume resumes the processes of a paused sandbox.
+// Suspend saves the memory and the root of a sandbox to the daemon's disk and frees the memory and CPU that it uses.
+// Its connections end, its idle time is paused, and its lifetime continues. Resume continues its processes, also after a
+// restart of the daemon or of the machine. Engines that cannot do it return api.CodeUnsupported.
+func (c *Client) Suspend(ctx context.Context, ref string) (api.Sandbox, error) {
+	return c.act(ctx, ref, "/suspend")
+}
+
+// Resume resumes the processes of a paused or suspended sandbox.
 func (c *Client) Resume(ctx context.Context, ref string) (api.Sandbox, error) {
 	return c.act(ctx, ref, "/resume")
 }

@@ -161,3 +161,22 @@ func (c *Client) HoldTimers(ctx context.Context, hold bool) error {
 	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpHold, Hold: hold})
 	return err
 }
+
+// hangUpTimeout bounds how long an agent may take to close its connections after it has said that it does.
+const hangUpTimeout = 10 * time.Second
+
+// Suspend has the agent close every connection of the host, so that none is a part of the memory that is
+// saved. It returns when this one is closed, which is of no use any more. Programs continue.
+func (c *Client) Suspend(ctx context.Context) error {
+	if _, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpSuspend}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, hangUpTimeout)
+	defer cancel()
+	select {
+	case <-c.Done():
+		return nil
+	case <-ctx.Done():
+		return api.Errorf(api.CodeTimeout, "the agent has not closed its connections in time").WithCause(ctx.Err())
+	}
+}

@@ -141,6 +141,10 @@ func SpecDetails(s api.SandboxSpec) map[string]string {
 			d["egress_requests"] = strconv.Itoa(len(e.Requests))
 		}
 	}
+	put(d, "on_expiry", string(s.OnExpiry))
+	if s.AutoResume {
+		d["auto_resume"] = "true"
+	}
 	put(d, "user", s.User)
 	if s.Sudo {
 		d["sudo"] = "true"

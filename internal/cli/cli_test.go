@@ -246,7 +246,7 @@ func TestVerbs(t *testing.T) {
 	if got := do("ls"); !strings.HasPrefix(got.out, "ID    NAME  STATE    IMAGE  ENGINE  AGE  EXPIRES\nsb-1  box   running  host   gvisor  ") {
 		t.Errorf("ls: %q", got.out)
 	}
-	if do("ls", "-q", "--label", "a=b"); !f.asked("GET /v1/sandboxes?label=a%3Db&limit=1000&state=creating&state=running&state=paused&state=stopping&state=deleting") {
+	if do("ls", "-q", "--label", "a=b"); !f.asked("GET /v1/sandboxes?label=a%3Db&limit=1000&state=creating&state=running&state=paused&state=suspended&state=stopping&state=deleting") {
 		t.Errorf("ls asked %v", f.requests)
 	}
 	if got := do("ls", "--state", "asleep"); got.status != 125 || !strings.Contains(got.err, "running") {
@@ -279,7 +279,7 @@ func TestVerbs(t *testing.T) {
 	if got := do("create", "--count", "2"); got.status != 125 || got.out != f.sandbox.Name+"\n" || !strings.Contains(got.err, "full") {
 		t.Errorf("create of two of which one fails: %+v", got)
 	}
-	for _, verb := range []string{"stop", "kill", "pause", "resume", "heartbeat"} {
+	for _, verb := range []string{"stop", "kill", "pause", "suspend", "resume", "heartbeat"} {
 		if got := do(verb, "gone", "box"); got.status != 125 || got.out != "" || !strings.Contains(got.err, "gone") || f.asked("POST /v1/sandboxes/box/"+verb) {
 			t.Errorf("%s of one that exists and one that does not: %+v, %v", verb, got, f.requests)
 		}

@@ -197,7 +197,7 @@ func (f *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.hold(w, r)
 	case p == "/batch/remove" || p == "/batch/status" || p == "/batch/create":
 		f.batch(w, r, p)
-	case box && (rest == "" || rest == "/stop" || rest == "/kill" || rest == "/pause" || rest == "/resume" || rest == "/heartbeat" || rest == "/extend"):
+	case box && (rest == "" || rest == "/stop" || rest == "/kill" || rest == "/pause" || rest == "/suspend" || rest == "/resume" || rest == "/heartbeat" || rest == "/extend"):
 		answer(w, f.sandbox)
 	case box && rest == "/exec":
 		f.decode(r, &f.exec)

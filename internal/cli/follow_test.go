@@ -112,7 +112,7 @@ func TestLeaseFlags(t *testing.T) {
 	if got := do("ls"); !strings.Contains(got.out, "  in 9m\n") {
 		t.Errorf("ls: %s", got.out)
 	}
-	for _, verb := range []string{"pause", "resume", "heartbeat"} {
+	for _, verb := range []string{"pause", "suspend", "resume", "heartbeat"} {
 		if got := do(verb, "box"); got != (result{0, "box\n", ""}) || !f.asked("POST /v1/sandboxes/box/"+verb) {
 			t.Errorf("%s: %+v", verb, got)
 		}

@@ -88,7 +88,10 @@ func (s *Service) decide(ctx context.Context, caller Caller, spec api.SandboxSpe
 // decideAll is decide for a request that lacks only the facts.
 func (s *Service) decideAll(ctx context.Context, caller Caller, req policy.Request) (policy.Permit, error) {
 	rules := s.rules()
-	var err error
+	err := policy.AuthorizeSpec(caller, req.Spec)
+	if err != nil {
+		return policy.Permit{}, err
+	}
 	if req.Facts, err = s.facts(ctx, caller, &req.Spec, rules); err != nil {
 		return policy.Permit{}, err
 	}

@@ -133,7 +133,7 @@ func (r *jobRun) ofError(f *api.JobFailure, e *api.Error) {
 	f.Message, f.Hint, f.Code, f.Rule, f.Retryable = e.Message, e.Hint, e.Code, e.Rule, e.Retryable
 	if id := r.sandbox(); id != "" {
 		sb, err := r.s.opts.Sandboxes.Get(r.caller, id)
-		if err != nil || sb.State != api.StateRunning && sb.State != api.StatePaused {
+		if err != nil || sb.State != api.StateRunning && !sb.State.Held() {
 			r.ofEnd(f, e.Message)
 			return
 		}

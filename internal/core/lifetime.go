@@ -1,12 +1,16 @@
 package core
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // maxPage is the largest page of a list.
@@ -111,7 +115,7 @@ func (s *Service) Extend(ctx context.Context, caller Caller, ref string, x api.E
 	permit, err := policy.DecideExtend(x, policy.SettingsOf(sb), caller, s.rules())
 	if err == nil {
 		// Sandboxes checks again, because it knows exactly since when the sandbox runs.
-		_, _, err = permit.Total(time.Since(sb.CreatedAt) - time.Duration(sb.QueueMS+sb.StartMS)*time.Millisecond)
+		_, _, err = permit.Total(time.Since(sb.RunningSince()))
 	}
 	if err != nil {
 		return sb, s.refused(ctx, caller, verb, sb.ID, d, err)
@@ -135,12 +139,120 @@ func (s *Service) Pause(ctx context.Context, caller Caller, ref string) (sb api.
 	return sb, err
 }
 
-// Resume resumes them. It is recorded afterwards, so that no sandbox stays paused because the audit
+// Suspend saves the memory and the root of a sandbox to the disk and frees what it uses.
+func (s *Service) Suspend(ctx context.Context, caller Caller, ref string) (sb api.Sandbox, err error) {
+	if sb, err = s.opts.Sandboxes.Get(caller, ref); err != nil {
+		return sb, s.refused(ctx, caller, policy.VerbSuspend, "", nil, err)
+	}
+	d := details{}
+	err = s.recorded(ctx, caller, policy.VerbSuspend, sb.ID, d, func() error {
+		sb, err = s.opts.Sandboxes.Suspend(ctx, caller, sb.ID)
+		if err == nil {
+			d["memory_bytes"] = strconv.FormatInt(sb.MemoryBytes, 10)
+		}
+		return err
+	})
+	return sb, err
+}
+
+// resumeSuspended continues a suspended sandbox. Policy decides again about what it was created with, under the present
+// rules, as for a start.
+func (s *Service) resumeSuspended(ctx context.Context, caller Caller, sb api.Sandbox, spec api.SandboxSpec) (api.Sandbox, error) {
+	const verb = policy.VerbResume
+	d := audit.SpecDetails(spec)
+	o, err := s.decideStart(ctx, caller, sb, spec)
+	if err != nil {
+		return api.Sandbox{}, s.refused(ctx, caller, verb, sb.ID, d, err)
+	}
+	if err := s.intend(ctx, caller, verb, sb.ID, d); err != nil {
+		return api.Sandbox{}, err
+	}
+	d["memory_bytes"] = strconv.FormatInt(sb.MemoryBytes, 10)
+	sb, err = s.opts.Sandboxes.ResumeSuspended(ctx, caller, sb.ID, o)
+	return sb, s.done(ctx, caller, verb, sb.ID, d, err)
+}
+
+// Resume resumes a paused or suspended sandbox. A resume of a paused one is recorded afterwards, so that no sandbox stays paused because the audit
 // log cannot be written.
 func (s *Service) Resume(ctx context.Context, caller Caller, ref string) (sb api.Sandbox, err error) {
+	if sb, spec, err := s.opts.Sandboxes.SuspendedSpec(ctx, caller, ref); err == nil && spec != nil {
+		return s.resumeSuspended(ctx, caller, sb, *spec)
+	}
 	err = s.lifetime(ctx, caller, policy.VerbResume, ref, func(id string) error {
 		sb, err = s.opts.Sandboxes.Resume(ctx, caller, id)
 		return err
 	})
 	return sb, err
+}
+
+// StartSandbox starts a sandbox that has ended. Policy decides again about what it was created with, under the
+// present rules. If progress is not nil, it is called at each step. Processes with a restart policy that were alive
+// when the sandbox ended are started again. Those that cannot be are in Lost of the record.
+func (s *Service) StartSandbox(ctx context.Context, caller Caller, ref string, progress func(step string)) (api.Sandbox, error) {
+	const verb = policy.VerbStartSandbox
+	sb, spec, err := s.opts.Sandboxes.SpecOf(caller, ref)
+	if err != nil {
+		return api.Sandbox{}, s.refused(ctx, caller, verb, sb.ID, details{"ref": ref}, err)
+	}
+	if spec == nil {
+		return sb, nil // it runs
+	}
+	d := audit.SpecDetails(*spec)
+	o, err := s.decideStart(ctx, caller, sb, *spec)
+	if err != nil {
+		return api.Sandbox{}, s.refused(ctx, caller, verb, sb.ID, d, err)
+	}
+	if err := s.intend(ctx, caller, verb, sb.ID, d); err != nil {
+		return api.Sandbox{}, err
+	}
+	begun := time.Now()
+	sb, declared, err := s.opts.Sandboxes.Start(ctx, caller, sb.ID, o, progress)
+	if err == nil {
+		d["starts"], d["saved_root_bytes"] = strconv.Itoa(sb.Starts), strconv.FormatInt(sb.SavedRootBytes, 10)
+	}
+	s.metrics.Created(cmp.Or(sb.Engine, o.Permit.Engine()), time.Since(begun), err)
+	if err := s.done(ctx, caller, verb, sb.ID, d, err); err != nil {
+		return sb, err
+	}
+	return s.startDeclared(ctx, caller, sb, declared)
+}
+
+// decideStart decides whether a sandbox can be started as it was.
+func (s *Service) decideStart(ctx context.Context, caller Caller, sb api.Sandbox, spec api.SandboxSpec) (sandbox.StartOptions, error) {
+	rules := s.rules()
+	caller.Tenant = sb.Tenant // an operator starts the sandbox of a tenant, and not one of its own
+	facts, err := s.facts(ctx, caller, &spec, rules)
+	if err != nil {
+		return sandbox.StartOptions{}, err
+	}
+	if spec.Image == sb.ImageDigest && facts.Image.Here && !slices.Contains(facts.Image.Names, sb.Image) {
+		facts.Image.Names = append(facts.Image.Names, sb.Image) // the name that it was created by
+	}
+	o := sandbox.StartOptions{}
+	if o.Permit, err = policy.Decide(policy.Request{Spec: spec, Facts: facts}, caller, rules); err != nil {
+		return o, err
+	}
+	// Rules that were changed while it ran stay changed.
+	if grant, _, err := s.opts.Sandboxes.Egress(caller, policy.VerbStartSandbox, sb.ID); err == nil && sb.Egress != nil {
+		next, err := policy.RefreshEgress(grant, policy.SettingsOf(sb), rules, time.Now())
+		if err != nil {
+			return o, err
+		}
+		o.Egress = &next
+	}
+	return o, nil
+}
+
+// startDeclared starts the processes of a sandbox again that it had when it ended.
+func (s *Service) startDeclared(ctx context.Context, caller Caller, sb api.Sandbox, declared []api.ProcessSpec) (api.Sandbox, error) {
+	var lost []api.Loss
+	for _, spec := range declared {
+		if _, err := s.StartProcess(ctx, caller, sb.ID, spec); err != nil {
+			lost = append(lost, api.Loss{Kind: api.LossProcess, Name: spec.ExecID, Reason: err.Error()})
+		}
+	}
+	if lost == nil {
+		return sb, nil
+	}
+	return s.opts.Sandboxes.Lose(caller, sb.ID, lost)
 }

@@ -107,10 +107,10 @@ func (s *Service) Ended(sb api.Sandbox) {
 	}
 }
 
-// Happened records what Cloche did to a sandbox by itself. If no caller requested an end, the event
+// Happened records what Cloche did to a sandbox by itself. If no caller requested an end or a suspend, the event
 // has its reason.
 func (s *Service) Happened(h api.Event) {
-	if h.Reason == "" || h.Kind != api.EventStopped && h.Kind != api.EventRemoved {
+	if h.Reason == "" || h.Kind != api.EventStopped && h.Kind != api.EventRemoved && h.Kind != api.EventSuspended {
 		return
 	}
 	e := audit.Event{Tenant: h.Tenant, Verb: string(h.Kind), Sandbox: h.Sandbox, Outcome: audit.Done, Details: details{"reason": h.Reason}}

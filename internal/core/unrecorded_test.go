@@ -82,6 +82,12 @@ func TestNothingWithoutARecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := h.Create(ctx, operator, api.SandboxSpec{Name: "ended"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Stop(ctx, operator, "ended", nil); err != nil {
+		t.Fatal(err)
+	}
 	if err := h.log.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +103,8 @@ func TestNothingWithoutARecord(t *testing.T) {
 			_, err := h.ChangeEgress(ctx, operator, "box", api.EgressChange{Allow: []string{"b.example"}})
 			return err
 		},
-		"Create": func() error { _, err := h.Create(ctx, operator, api.SandboxSpec{Name: "other"}, nil); return err },
+		"StartSandbox": func() error { _, err := h.StartSandbox(ctx, operator, "ended", nil); return err },
+		"Create":       func() error { _, err := h.Create(ctx, operator, api.SandboxSpec{Name: "other"}, nil); return err },
 		"CreateContext": func() error {
 			_, err := h.CreateContext(ctx, operator, "box", api.CodeContextSpec{Cwd: "/"})
 			return err
@@ -158,7 +165,8 @@ func TestNothingWithoutARecord(t *testing.T) {
 		"MoveFile": func() error {
 			return h.MoveFile(ctx, operator, "box", at(file), file+"-2")
 		},
-		"Pause": func() error { _, err := h.Pause(ctx, operator, "box"); return err },
+		"Pause":   func() error { _, err := h.Pause(ctx, operator, "box"); return err },
+		"Suspend": func() error { _, err := h.Suspend(ctx, operator, "box"); return err },
 		"PruneImages": func() error {
 			_, err := h.PruneImages(ctx, operator, api.ImagePruneRequest{MaxBytes: new(int64(0))})
 			return err

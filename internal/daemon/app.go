@@ -29,6 +29,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/rulefile"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 	"github.com/cloche-dev/cloche/internal/secret"
 	"github.com/cloche-dev/cloche/internal/skill"
@@ -66,6 +67,12 @@ type app struct {
 	ports   atomic.Pointer[ports]
 	log     *slog.Logger
 	closers []func(context.Context) error
+}
+
+// resumeUsed resumes a suspended sandbox that is used.
+func (h *app) resumeUsed(ctx context.Context, creator core.Caller, sb api.Sandbox) error {
+	_, err := h.core.Resume(ctx, creator, sb.ID)
+	return err
 }
 
 // build wires the packages. With ephemeral, the sandboxes die with this process.
@@ -114,7 +121,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 		Dir: h.home.ownerDir(), Owner: owner, Ephemeral: ephemeral, Engines: engines, Images: images,
 		Workspaces: workspaces, Snapshots: snapshots, AgentImage: agentImage(images), Logger: logger,
 		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retentionOf(h.rules.Retention), Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
-		Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r sandbox.PathDenial) { h.core.Refused(sb, r) },
+		Resume: h.resumeUsed, Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r sandbox.PathDenial) { h.core.Refused(sb, r) },
 		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x api.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isListener,
 		Recordings: recordings, EndpointSockets: endpointSockets(), Pool: poolOf(cfg.Pool, ephemeral),
 	}
@@ -220,7 +227,7 @@ func (h *app) openImages() (*image.Store, error) {
 
 // imagePins are the images that sandboxes of any owner and snapshots are made of.
 func (h *app) imagePins(snapshots *snapshot.Store) ([]string, error) {
-	pins, err := sandbox.RecordedImages(h.home.path("owners"))
+	pins, err := directory.RecordedImages(h.home.path("owners"))
 	if err != nil {
 		return nil, err
 	}

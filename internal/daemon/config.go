@@ -25,7 +25,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/policy/rules"
 	"github.com/cloche-dev/cloche/internal/rulefile"
-	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/agentconn"
 )
 
 // The keys of a daemon's settings.
@@ -194,7 +194,7 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyDeadlineChange, Default: []string{usual.Change.String()}, Check: lasts},
 		{Name: keyDeadlineWork, Default: []string{usual.Work.String()}, Check: lasts},
 		{Name: keyDeadlineTransfer, Default: []string{usual.Transfer.String()}, Check: lasts},
-		{Name: keyDeadlineAgent, Default: []string{sandbox.DefaultAgentSilence.String()}, Check: lasts},
+		{Name: keyDeadlineAgent, Default: []string{agentconn.DefaultSilence.String()}, Check: lasts},
 	}
 }
 

@@ -57,7 +57,7 @@ func TestTableOfEngines(t *testing.T) {
 
 func tableOf(t *testing.T) string {
 	t.Helper()
-	rows := []string{"| |", "|---|", "| tier |", "| kernel |", "| egress by rules |", "| rules on paths in directories of the host |", "| what those refuse is told |", "| pause |", "| snapshot of the root |"}
+	rows := []string{"| |", "|---|", "| tier |", "| kernel |", "| egress by rules |", "| rules on paths in directories of the host |", "| what those refuse is told |", "| pause |", "| suspend to disk |", "| snapshot of the root |"}
 	for _, e := range builtEngines(t) {
 		a := e.Abilities()
 		kernel := "its own"
@@ -66,7 +66,7 @@ func tableOf(t *testing.T) string {
 		} else if _, remote := e.(engine.Remote); remote {
 			kernel = "the service's"
 		}
-		for i, cell := range []string{" `" + e.Name() + "` |", "---|", " " + string(a.Tier) + " |", " " + kernel + " |", yes(a.Link), yes(a.Pinned), yes(a.Refusals), yes(a.Pause), yes(a.Layer)} {
+		for i, cell := range []string{" `" + e.Name() + "` |", "---|", " " + string(a.Tier) + " |", " " + kernel + " |", yes(a.Link), yes(a.Pinned), yes(a.Refusals), yes(a.Pause), yes(a.Suspend), yes(a.Layer)} {
 			rows[i] += cell
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
-	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -241,7 +241,7 @@ func (h *home) adoptOwner(owner string, workspaces *workspace.Store) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	if err := errors.Join(sandbox.AdoptMoved(h.path("owners", owner), h.ownerDir()), workspaces.Reassign(owner, h.owner), forgetOwner(h.path("engines"), owner)); err != nil {
+	if err := errors.Join(record.AdoptMoved(h.path("owners", owner), h.ownerDir()), workspaces.Reassign(owner, h.owner), forgetOwner(h.path("engines"), owner)); err != nil {
 		return false, errors.Join(fmt.Errorf("take over owner %s: %w", owner, err), lock.Close())
 	}
 	return true, h.discard(owner, lock)

@@ -25,4 +25,7 @@ type Abilities struct {
 	Layer bool
 	// Refusals means that its instances implement Refuser.
 	Refusals bool
+	// Suspend means that its instances implement Suspender, and that the engine accepts a Plan with
+	// a Memory.
+	Suspend bool
 }

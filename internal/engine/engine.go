@@ -148,6 +148,27 @@ type RootWriter interface {
 	HoldsFiles() bool
 }
 
+// Suspender is an Instance whose memory can be saved to files, and continues later in another instance.
+type Suspender interface {
+	// Suspend pauses every process and saves the memory and the writable root to files in dir, an empty
+	// 0700 directory of the caller. It returns when they are on the disk. On success the instance stays
+	// paused, and the caller closes it. On an error it continues as before, unless it is dead, and dir
+	// may contain a part of the files. Before the call, the agent must have closed all connections that
+	// Dial returned. A paused instance is api.CodeState.
+	Suspend(ctx context.Context, dir string) (Memory, error)
+}
+
+// Memory is what Suspend saved. It is not secret, but what it names is.
+type Memory struct {
+	// Dir is the directory that the files are in.
+	Dir string
+	// Bytes is the size of the files on the disk.
+	Bytes int64
+	// Note is what the engine needs to know of the files. It is opaque. The files are executed in a way:
+	// it has their checksums, so it must be where only the caller can change it.
+	Note []byte
+}
+
 // Refuser is an Instance whose kernel reports what rules on paths refused. The refused program gets
 // EACCES.
 type Refuser interface {
@@ -236,6 +257,12 @@ type Plan struct {
 	DieWithParent bool
 	// Pool is what a Pooler may keep ready for the plans that come after this one.
 	Pool Pool
+	// Memory is what the instance continues from, and nil for a new one. The Plan is like the one of the
+	// suspended instance, except that the sources of its mounts, its network, its host name and its ID can
+	// be others. Config is not read: the agent has its configuration. Memory that the engine cannot
+	// continue from is api.CodeUnsupported if another version of the engine saved it, and api.CodeInternal
+	// if its files have changed.
+	Memory *Memory
 }
 
 // Pool is how many instances like a plan's are kept ready for later plans.
@@ -385,6 +412,10 @@ type Limits struct {
 	// DiskBytes limits the writable layer of the root.
 	DiskBytes int64
 }
+
+// RootSharer is an Engine whose instances have the machine's own root, such as one for tests. Nothing of it is saved
+// when a sandbox is stopped.
+type RootSharer interface{ SharesRoot() }
 
 // OneUser describes for people which users the sandboxes of a daemon without root have.
 const OneUser = "one, which is the daemon's user: uid 0 inside, and each other user under another number; ranges of /etc/subuid are not used without root"

@@ -36,9 +36,11 @@ type Core interface {
 	DeleteMany(ctx context.Context, caller core.Caller, sel api.BatchSelect) (api.BatchResult, error)
 	Stop(ctx context.Context, caller core.Caller, ref string, grace *time.Duration) (api.Sandbox, error)
 	Kill(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	StartSandbox(ctx context.Context, caller core.Caller, ref string, progress func(step string)) (api.Sandbox, error)
 	Heartbeat(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Extend(ctx context.Context, caller core.Caller, ref string, x api.Extension) (api.Sandbox, error)
 	Pause(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Suspend(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	// Hold makes a transient sandbox that is removed when release is called.
 	Hold(ctx context.Context, caller core.Caller, spec api.SandboxSpec, progress func(step string)) (sb api.Sandbox, release func(), err error)

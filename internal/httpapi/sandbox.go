@@ -28,12 +28,14 @@ func (s sandboxes) routes() []route {
 		{http.MethodGet, "/v1/sandboxes/{ref}", "get", paceCall, s.getSandbox},
 		{http.MethodDelete, "/v1/sandboxes/{ref}", "remove", paceChange, s.removeSandbox},
 		{http.MethodGet, "/v1/sandboxes/{ref}/stats", "get", paceCall, s.stats},
+		{http.MethodPost, "/v1/sandboxes/{ref}/start", "start", paceWork, s.startSandbox},
 		{http.MethodPost, "/v1/sandboxes/{ref}/stop", "stop", paceChange, s.stopSandbox},
 		{http.MethodPost, "/v1/sandboxes/{ref}/kill", "kill", paceChange, s.killSandbox},
 		{http.MethodPost, "/v1/sandboxes/{ref}/heartbeat", "heartbeat", paceCall, s.heartbeat},
 		{http.MethodPost, "/v1/sandboxes/{ref}/extend", "extend", paceCall, s.extend},
 		{http.MethodPost, "/v1/sandboxes/{ref}/pause", "pause", paceChange, s.pause},
-		{http.MethodPost, "/v1/sandboxes/{ref}/resume", "resume", paceChange, s.resume},
+		{http.MethodPost, "/v1/sandboxes/{ref}/suspend", "suspend", paceWork, s.suspend},
+		{http.MethodPost, "/v1/sandboxes/{ref}/resume", "resume", paceWork, s.resume},
 		{http.MethodGet, "/v1/hold", "create", paceWait, s.hold},
 	}
 }
@@ -212,10 +214,21 @@ func (s sandboxes) extend(w http.ResponseWriter, r request) error {
 	return answer(w)(s.core.Extend(r.Context(), r.caller, r.ref(), x))
 }
 
-// A pause or a resume continues when its caller disconnects, because a partial one is useless.
+// startSandbox ends a start whose caller disconnects: the sandbox stays stopped.
+func (s sandboxes) startSandbox(w http.ResponseWriter, r request) error {
+	return s.act(r.Context(), w, r, func(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
+		return s.core.StartSandbox(ctx, caller, ref, nil)
+	})
+}
+
+// A pause, a suspend or a resume continues when its caller disconnects, because a partial one is useless.
 
 func (s sandboxes) pause(w http.ResponseWriter, r request) error {
 	return s.act(context.WithoutCancel(r.Context()), w, r, s.core.Pause)
+}
+
+func (s sandboxes) suspend(w http.ResponseWriter, r request) error {
+	return s.act(context.WithoutCancel(r.Context()), w, r, s.core.Suspend)
 }
 
 func (s sandboxes) resume(w http.ResponseWriter, r request) error {

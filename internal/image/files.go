@@ -18,11 +18,14 @@ import (
 // Walk calls fn with what is at from and below it, each directory before what is in it and with its own
 // path. It follows no symlink.
 func (t *Tree) Walk(from string, fn func(name string, info fs.FileInfo) error) error {
-	return fs.WalkDir(t.root, from, func(name string, _ fs.DirEntry, err error) error {
+	return fs.WalkDir(t.root, from, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		info, err := t.lstat(name)
+		info, err := d.Info() // of a symlink itself, and without a walk from the root
+		if name == from {
+			info, err = t.lstat(name)
+		}
 		if err != nil {
 			return err
 		}

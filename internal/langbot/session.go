@@ -165,7 +165,7 @@ func (s *Server) alive(ctx context.Context, x *session) bool {
 	if err != nil {
 		return false
 	}
-	if sb.State == api.StatePaused {
+	if sb.State.Held() {
 		sb, err = s.core.Resume(ctx, x.place.caller(), x.sandbox)
 	}
 	return err == nil && sb.State == api.StateRunning

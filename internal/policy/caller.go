@@ -14,6 +14,8 @@ const (
 	ViaUnix      = "unix"
 	ViaTCP       = "tcp"
 	ViaInProcess = "inprocess"
+	// ViaUse is Cloche itself, which resumes a sandbox for a use, with the rights of the sandbox's creator.
+	ViaUse = "auto_resume"
 )
 
 // Caller is the caller of an operation. The zero value is an unknown caller: it is not the operator
@@ -26,7 +28,7 @@ type Caller struct {
 	Operator bool
 	// UID is the uid of the peer process, or -1 if it is not known.
 	UID int
-	// Via is ViaUnix, ViaTCP or ViaInProcess.
+	// Via is ViaUnix, ViaTCP, ViaInProcess or ViaUse.
 	Via string
 	// Key is the ID of the API key that the caller presented, or empty.
 	Key string

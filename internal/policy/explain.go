@@ -119,7 +119,7 @@ func AssumedFacts(spec api.SandboxSpec, caller Caller, set rules.Rules) (Facts, 
 	all["egress"] = api.Enforcement{OK: true}
 	f := Facts{
 		Dirs: map[string]DirFact{}, HardQuota: api.Enforcement{OK: true},
-		Engines: []api.EngineReport{{Name: "gvisor", Tier: api.TierGVisor, Usable: true, Enforces: all, SharesHostFS: true}},
+		Engines: []api.EngineReport{{Name: "gvisor", Tier: api.TierGVisor, Usable: true, Enforces: all, SharesHostFS: true, Suspends: true}},
 	}
 	said := []string{
 		"engine gvisor can run here and enforces every limit, and no other engine is there",

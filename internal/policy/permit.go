@@ -14,6 +14,7 @@ type Permit struct {
 	valid      bool
 	spec       api.SandboxSpec
 	tenant     string
+	creator    Caller
 	engine     string
 	tier       api.Tier
 	demanded   []string
@@ -71,6 +72,9 @@ func (p Permit) Limits() api.Limits { return p.spec.Limits }
 
 // Tenant returns the owner of the sandbox.
 func (p Permit) Tenant() string { return p.tenant }
+
+// Creator returns the caller that was granted the sandbox, without its key.
+func (p Permit) Creator() Caller { return p.creator }
 
 // Profile returns the name of the profile in force.
 func (p Permit) Profile() string { return p.spec.Profile }

@@ -149,3 +149,45 @@ func checkLease(d *decision) *api.Error {
 	}
 	return nil
 }
+
+// checkExpiry checks what happens when the lease of a sandbox ends.
+func checkExpiry(d *decision) *api.Error {
+	switch s := d.spec; {
+	case s.OnExpiry != "" && s.OnExpiry != api.ExpiryStop && s.OnExpiry != api.ExpirySuspend:
+		return api.Invalid("on_expiry", "on_expiry %s is not known", rules.Quote(string(s.OnExpiry))).WithHint("stop or suspend")
+	case s.OnExpiry != api.ExpirySuspend && !s.AutoResume:
+		return nil
+	case s.Transient:
+		return api.Invalid("transient", "a transient sandbox is never suspended: it ends with its lease").WithHint("leave transient out")
+	case s.OnExpiry == api.ExpirySuspend && s.Limits.IdleMS == 0 && s.Limits.LifetimeMS == 0:
+		return api.Invalid("on_expiry", "the sandbox has neither an idle time nor a lifetime, so nothing would suspend it").
+			WithHint("set limits.idle_ms or limits.lifetime_ms")
+	}
+	return nil
+}
+
+// AuthorizeSpec checks whether the key of the caller, if it has one, allows what a new sandbox does by itself.
+func AuthorizeSpec(caller Caller, spec api.SandboxSpec) error {
+	if spec.OnExpiry == api.ExpirySuspend {
+		if err := AuthorizeVerb(caller, VerbSuspend); err != nil {
+			return err
+		}
+	}
+	if spec.AutoResume {
+		return AuthorizeVerb(caller, VerbResume)
+	}
+	return nil
+}
+
+// checkSuspends refuses what the engine cannot do.
+func checkSuspends(d *decision) *api.Error {
+	if d.spec.OnExpiry != api.ExpirySuspend && !d.spec.AutoResume || d.engine.Suspends {
+		return nil
+	}
+	e := api.Errorf(api.CodeUnsupported, "engine %s cannot save the memory of a sandbox", d.engine.Name).
+		WithHint("choose an engine that can, such as gvisor; or leave it out: a stop keeps the root and the workspace, and a start brings them back")
+	if e.Field = "auto_resume"; !d.spec.AutoResume {
+		e.Field = "on_expiry"
+	}
+	return e
+}

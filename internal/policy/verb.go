@@ -12,23 +12,25 @@ type Verb string
 
 // Operations. Create, Run, Exec and Start also have their own decisions.
 const (
-	VerbCreate    Verb = "create"
-	VerbRun       Verb = "run"
-	VerbGet       Verb = "get"
-	VerbList      Verb = "list"
-	VerbRemove    Verb = "remove"
-	VerbStop      Verb = "stop"
-	VerbKill      Verb = "kill"
-	VerbExec      Verb = "exec"
-	VerbLogs      Verb = "logs"
-	VerbProcesses Verb = "processes"
-	VerbStart     Verb = "start_process"
-	VerbWait      Verb = "wait_process"
-	VerbSignal    Verb = "signal_process"
-	VerbResize    Verb = "resize_process"
-	VerbStdin     Verb = "write_stdin"
-	VerbAttach    Verb = "attach"
-	VerbPort      Verb = "dial_port"
+	VerbCreate Verb = "create"
+	VerbRun    Verb = "run"
+	VerbGet    Verb = "get"
+	VerbList   Verb = "list"
+	VerbRemove Verb = "remove"
+	// VerbStartSandbox starts a sandbox that has ended.
+	VerbStartSandbox Verb = "start"
+	VerbStop         Verb = "stop"
+	VerbKill         Verb = "kill"
+	VerbExec         Verb = "exec"
+	VerbLogs         Verb = "logs"
+	VerbProcesses    Verb = "processes"
+	VerbStart        Verb = "start_process"
+	VerbWait         Verb = "wait_process"
+	VerbSignal       Verb = "signal_process"
+	VerbResize       Verb = "resize_process"
+	VerbStdin        Verb = "write_stdin"
+	VerbAttach       Verb = "attach"
+	VerbPort         Verb = "dial_port"
 	// VerbOpenPort, VerbPorts and VerbClosePort are about ports that have a URL.
 	VerbOpenPort  Verb = "open_port"
 	VerbPorts     Verb = "list_ports"
@@ -37,6 +39,7 @@ const (
 	VerbExtend    Verb = "extend"
 	VerbPause     Verb = "pause"
 	VerbResume    Verb = "resume"
+	VerbSuspend   Verb = "suspend"
 	VerbEvents    Verb = "events"
 	// VerbRemoveProcess removes one process with its log.
 	VerbRemoveProcess Verb = "remove_process"
@@ -136,8 +139,8 @@ const (
 // Verbs returns every operation.
 func Verbs() []Verb {
 	return slices.Concat(ObservingVerbs(), []Verb{
-		VerbCreate, VerbRun, VerbRemove, VerbStop, VerbKill, VerbExec, VerbStart, VerbSignal, VerbResize, VerbStdin, VerbAttach,
-		VerbPort, VerbOpenPort, VerbClosePort, VerbHeartbeat, VerbExtend, VerbPause, VerbResume, VerbRemoveProcess, VerbWriteFile, VerbMoveFile, VerbRemoveFile, VerbTarIn,
+		VerbCreate, VerbRun, VerbRemove, VerbStartSandbox, VerbStop, VerbKill, VerbExec, VerbStart, VerbSignal, VerbResize, VerbStdin, VerbAttach,
+		VerbPort, VerbOpenPort, VerbClosePort, VerbHeartbeat, VerbExtend, VerbPause, VerbResume, VerbSuspend, VerbRemoveProcess, VerbWriteFile, VerbMoveFile, VerbRemoveFile, VerbTarIn,
 		VerbDoctor, VerbCreateWorkspace, VerbRemoveWorkspace, VerbCommit, VerbRollback, VerbSnapshot, VerbRemoveSnapshot,
 		VerbPullImage, VerbImportImage, VerbPackImage, VerbBuildImage, VerbCommitImage, VerbRemoveImage, VerbPruneImages, VerbCreateKey, VerbListKeys, VerbRevokeKey,
 		VerbVerifyAudit, VerbChangeEgress, VerbAnswer, VerbAddEndpoint, VerbRemoveEndpoint, VerbServeEndpoint,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 )
 
 // Files of a sandbox are read and changed by its agent, as those of its user.
@@ -300,7 +301,7 @@ func TestMovedHome(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // it may be repeated
-		if err := sandbox.AdoptMoved(from, to); err != nil {
+		if err := record.AdoptMoved(from, to); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -322,7 +323,7 @@ func TestMovedHome(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(from, "removed.ndjson"), []byte("other"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := sandbox.AdoptMoved(from, to); err != nil {
+	if err := record.AdoptMoved(from, to); err != nil {
 		t.Fatal(err)
 	}
 	if now, err := os.ReadFile(filepath.Join(to, "removed.ndjson")); err != nil || !bytes.Equal(now, tomb) {

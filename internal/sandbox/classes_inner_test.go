@@ -18,7 +18,11 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/sandbox/idempotency"
+	"github.com/cloche-dev/cloche/internal/sandbox/pathrule"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
+	"github.com/cloche-dev/cloche/internal/sandbox/trust"
 )
 
 func wantClass(t *testing.T, what string, err error, code api.Code, retryable bool, says string) *api.Error {
@@ -46,7 +50,7 @@ func TestClassesOfACreate(t *testing.T) {
 		t.Errorf("its cause is lost: %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errForestalled)
+	cancel(idempotency.ErrDeleted)
 	e = wantClass(t, "forestalled", canceled(ctx, "x", ctx.Err()), api.CodeConflict, false, "was deleted while")
 	if e.TerminalReason != api.EndedDeleted {
 		t.Errorf("its reason is %q", e.TerminalReason)
@@ -105,16 +109,16 @@ func TestScopesOfSnapshots(t *testing.T) {
 		"paused":               {files, api.StatePaused, private, false, files, "", ""},
 		"root":                 {root, api.StateRunning, private, false, root, "", ""},
 		"workspace":            {ws, api.StateStopped, private, false, ws, "", ""},
-		"stopped":              {"", api.StateStopped, private, false, ws, "/ what was changed went with", ""},
-		"lost":                 {"", api.StateLost, private, false, ws, "/ what was changed went with", ""},
+		"stopped":              {"", api.StateStopped, private, false, ws, "/ it can be read only", ""},
+		"lost":                 {"", api.StateLost, private, false, ws, "/ it can be read only", ""},
 		"read-only":            {"", api.StateRunning, private, true, ws, "/ nothing was changed", ""},
-		"files of a stopped":   {files, api.StateStopped, private, false, "", "", "what it changed in its root has gone with it"},
-		"root of a stopped":    {root, api.StateStopped, private, false, "", "", "has gone with it"},
+		"files of a stopped":   {files, api.StateStopped, private, false, "", "", "its root can be read only while it runs"},
+		"root of a stopped":    {root, api.StateStopped, private, false, "", "", "can be read only while it runs"},
 		"root of a read-only":  {root, api.StateRunning, private, true, "", "", "is read-only: nothing was changed"},
 		"host":                 {"", api.StateRunning, host, false, root, "/w a directory of the host", ""},
 		"volume":               {files, api.StateRunning, volume, false, root, "/w a volume of the engine's", ""},
 		"workspace of a host":  {ws, api.StateRunning, host, false, "", "", "is a directory of the host, which is in no snapshot"},
-		"host, stopped":        {"", api.StateStopped, host, false, "", "", "has gone with it"},
+		"host, stopped":        {"", api.StateStopped, host, false, "", "", "can be read only while it runs"},
 		"creating":             {"", api.StateCreating, private, false, "", "", "is creating"},
 		"stopping":             {ws, api.StateStopping, private, false, "", "", "is stopping"},
 		"workspace, read-only": {ws, api.StateRunning, private, true, ws, "", ""},
@@ -175,7 +179,7 @@ func TestWhatProgramsAreGiven(t *testing.T) {
 		return "value of " + name, nil
 	}}}
 	hosts := []rule.Host{}
-	s := &live{secrets: []secretGrant{
+	s := &live{secrets: []record.Secret{
 		{Name: "plain", Env: "PLAIN", Mode: api.SecretEnv},
 		{Name: "hidden", Env: "HIDDEN", Mode: api.SecretPlaceholder, Placeholder: "standin", Hosts: hosts, Headers: []string{"h"}, Query: true},
 	}}
@@ -192,14 +196,14 @@ func TestWhatProgramsAreGiven(t *testing.T) {
 	}
 	s.trusts, s.image.Env = true, map[string]string{"JAVA_TOOL_OPTIONS": "-Xmx1g"}
 	env, err = m.given(t.Context(), s)
-	if err != nil || env["HIDDEN"] != "standin" || env["SSL_CERT_FILE"] != trustBundle || env["NODE_EXTRA_CA_CERTS"] != trustOwn ||
-		!strings.HasPrefix(env["JAVA_TOOL_OPTIONS"], "-Xmx1g -Djavax.net.ssl.trustStore="+trustJava) || !strings.HasSuffix(env["JAVA_TOOL_OPTIONS"], intercept.JavaPassword) {
+	if err != nil || env["HIDDEN"] != "standin" || env["SSL_CERT_FILE"] != "/.cloche-trust/bundle.pem" || env["NODE_EXTRA_CA_CERTS"] != "/.cloche-trust/own.pem" ||
+		!strings.HasPrefix(env["JAVA_TOOL_OPTIONS"], "-Xmx1g -Djavax.net.ssl.trustStore="+"/.cloche-trust/java.jks") || !strings.HasSuffix(env["JAVA_TOOL_OPTIONS"], intercept.JavaPassword) {
 		t.Errorf("%v, %v", env, err)
 	}
-	if env := trustEnv(nil); strings.HasPrefix(env["JAVA_TOOL_OPTIONS"], " ") {
+	if env := trust.Env(nil); strings.HasPrefix(env["JAVA_TOOL_OPTIONS"], " ") {
 		t.Errorf("options begin with a space: %q", env["JAVA_TOOL_OPTIONS"])
 	}
-	s.secrets = append(s.secrets, secretGrant{Name: "gone", Env: "GONE", Mode: api.SecretEnv})
+	s.secrets = append(s.secrets, record.Secret{Name: "gone", Env: "GONE", Mode: api.SecretEnv})
 	if _, err := m.given(t.Context(), s); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("a secret that is gone: %v", err)
 	}
@@ -266,7 +270,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	m.assign()
 	s := &live{info: api.Sandbox{Name: "box", Workspace: api.Workspace{Path: "/w", Rules: []api.PathRule{{Path: "b", Access: api.AccessRead}}},
 		Mounts: []api.Mount{{Target: "/m", Rules: []api.PathRule{{Path: "a", Access: api.AccessNone}}}}}}
-	rules := pathRules(s.info)
+	rules := pathrule.Of(s.info)
 	if len(rules) != 2 || rules[0].Name != "mounts[0].rules[0]" || string(rules[0].Target) != "/m" || !rules[0].Make || rules[1].Name != "workspace.rules[0]" {
 		t.Fatalf("rules are %+v", rules)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/sandbox/agentconn"
 	"github.com/cloche-dev/cloche/internal/sandbox/filesync"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -89,9 +90,8 @@ func (cp copier) keep(s *live) {
 	})
 }
 
-// last synchronizes the copies of a sandbox that is about to end. A private workspace that is removed
-// with it is left.
-func (cp copier) last(ctx context.Context, s *live, conn *agentConn) {
+// last synchronizes the copies of a sandbox that is about to end. A private workspace that is removed with it is left.
+func (cp copier) last(ctx context.Context, s *live, conn *agentconn.Conn) {
 	if s.copies.Len() == 0 || conn == nil || s.over() {
 		return
 	}

@@ -18,7 +18,12 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/idempotency"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+	"github.com/cloche-dev/cloche/internal/sandbox/pathrule"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
+	"github.com/cloche-dev/cloche/internal/sandbox/remains"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/undo"
 	"github.com/cloche-dev/cloche/internal/snapshot"
@@ -28,8 +33,6 @@ import (
 const (
 	// agentTarget is where the agent's image is seen inside.
 	agentTarget = "/.cloche"
-	// stagingDir is where the directories of the host are mounted for the engine.
-	stagingDir = "staging"
 	// maskBytes is the size of what hides a directory of the host.
 	maskBytes = 64 << 10
 	// createTimeout bounds a whole creation, whatever the caller allows.
@@ -52,13 +55,22 @@ type creation struct {
 	makeCwd bool
 	// snapshot is what the sandbox begins with; nil is nothing.
 	snapshot *snapshot.Use
-	// filling: the files of the snapshot are in a named workspace, which does not
-	// have them yet.
+	// filling: the files of the snapshot are in a named workspace, which does not have them yet.
 	filling bool
 	// described waits until the description of the sandbox is on the disk.
 	described func() error
 	// begun is when its turn came.
 	begun time.Time
+	// from is the ended sandbox that is started again, the suspended one that is resumed, which is s itself, or nil.
+	from *live
+	// memory is what a suspended sandbox continues from, or nil.
+	memory *engine.Memory
+}
+
+// creationStep is one step of a creation. It pushes its own undo.
+type creationStep struct {
+	name string
+	do   func(context.Context) error
 }
 
 // Create makes the sandbox that permit grants and returns when processes can be
@@ -128,7 +140,7 @@ func (m *Manager) newLive(permit policy.Permit) *live {
 		ended:  make(chan struct{}),
 		made:   make(chan struct{}),
 		wake:   m.reaper.poke,
-		digest: m.claims.digestOf(permit.Tenant(), spec.IdempotencyKey),
+		digest: m.keys.Digest(permit.Tenant(), spec.IdempotencyKey),
 		lease:  lease.New(created, permit.Limits(), created),
 		info: api.Sandbox{
 			ID: id, Name: name, State: api.StateCreating, Tenant: permit.Tenant(), IdempotencyKey: spec.IdempotencyKey,
@@ -136,8 +148,12 @@ func (m *Manager) newLive(permit policy.Permit) *live {
 			Network: spec.Network, Endpoints: spec.Endpoints, Env: spec.Env, Secrets: spec.Secrets, User: spec.User, Sudo: spec.Sudo, Cwd: spec.Cwd, Mounts: spec.Mounts, Skills: spec.Skills,
 			Workspace: *spec.Workspace, Limits: permit.Limits(), ReadOnlyRoot: spec.ReadOnlyRoot != nil && *spec.ReadOnlyRoot,
 			Labels: spec.Labels, Adjusted: permit.Adjusted(), Unenforced: permit.Unenforced(), CreatedAt: created,
-			Persistent: spec.Persistent == nil || *spec.Persistent, Transient: spec.Transient,
+			Persistent: spec.Persistent == nil || *spec.Persistent, Transient: spec.Transient, OnExpiry: spec.OnExpiry, AutoResume: spec.AutoResume,
 		},
+	}
+	if !spec.Transient && !m.opts.Ephemeral {
+		spec.Files, spec.IdempotencyKey, spec.Naming = nil, "", api.Naming{}
+		s.spec, s.creator = &spec, record.CreatorOf(permit.Creator())
 	}
 	m.connect(s)
 	return s
@@ -145,10 +161,7 @@ func (m *Manager) newLive(permit policy.Permit) *live {
 
 // run does the steps in order. Each pushes its own undo before the next begins.
 func (c *creation) run(ctx context.Context) (err error) {
-	steps := []struct {
-		name string
-		do   func(context.Context) error
-	}{
+	steps := []creationStep{
 		{"directory", c.makeDir},
 		{"image", c.resolveImage},
 		{"snapshot", c.useSnapshot},
@@ -160,11 +173,15 @@ func (c *creation) run(ctx context.Context) (err error) {
 		{"engine", c.startEngine},
 		{"connect", c.connect},
 		{"copies", c.fillCopies},
+		{"root", c.restoreRoot},
 		{"rules", c.restrict},
 		{"trust", c.writeTrust},
 		{"endpoints", c.openEndpoints},
 		{"files", c.writeFiles},
 		{"record", c.commit},
+	}
+	if c.memory != nil {
+		steps = c.resumption()
 	}
 	defer func() { c.keepMade(err) }()
 	defer func() {
@@ -199,20 +216,13 @@ func (c *creation) run(ctx context.Context) (err error) {
 
 // canceled is the error of a create whose caller went away or whose time was up.
 func canceled(ctx context.Context, step string, err error) error {
-	if errors.Is(context.Cause(ctx), errForestalled) {
-		return forestalledError()
+	if errors.Is(context.Cause(ctx), idempotency.ErrDeleted) {
+		return idempotency.DeletedError()
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return api.Errorf(api.CodeTimeout, "creating the sandbox took longer than %s, at step %s", createTimeout, step).WithCause(err)
 	}
 	return api.Errorf(api.CodeCanceled, "the create was canceled at step %s", step).WithCause(err)
-}
-
-// forestalledError is the error of a create whose sandbox was deleted meanwhile.
-func forestalledError() *api.Error {
-	err := api.Errorf(api.CodeConflict, "the sandbox was deleted while it was being created")
-	err.TerminalReason = api.EndedDeleted
-	return err
 }
 
 // classify adds the step to an error without a code.
@@ -229,6 +239,9 @@ func classify(step string, err error) error {
 }
 
 func (c *creation) makeDir(context.Context) error {
+	if c.from != nil {
+		return directory.Prepare(c.s.dir)
+	}
 	if err := os.MkdirAll(filepath.Dir(c.s.dir), 0o700); err != nil {
 		return err
 	}
@@ -237,18 +250,13 @@ func (c *creation) makeDir(context.Context) error {
 	}
 	c.s.undo.Push("directory", func(context.Context) error { return workspace.RemovePrivate(c.s.dir) })
 	// Before anything else is in the directory.
-	described, err := c.s.describe()
+	described, err := record.Describe(c.s.dir, c.s.snapshot(), c.s.digest)
 	if err != nil {
 		return err
 	}
 	c.described = described
 	c.s.undo.Push("description", func(context.Context) error { _ = described(); return nil })
-	for _, sub := range []string{"engine", stagingDir} {
-		if err := os.Mkdir(filepath.Join(c.s.dir, sub), 0o700); err != nil {
-			return err
-		}
-	}
-	return nil
+	return directory.Prepare(c.s.dir)
 }
 
 // stageDir takes over dir.
@@ -266,7 +274,7 @@ func (c *creation) stageDir(dir *workspace.Dir, target string, readOnly bool) er
 		}
 	}
 	dir.CloseSockets(closing, &c.m.closer)
-	staged, err := dir.Stage(filepath.Join(c.s.dir, stagingDir), readOnly)
+	staged, err := dir.Stage(filepath.Join(c.s.dir, directory.Staging), readOnly)
 	if err != nil {
 		return err
 	}
@@ -281,7 +289,9 @@ func (c *creation) stageDir(dir *workspace.Dir, target string, readOnly bool) er
 		}
 	}
 	c.plan.Mounts = append(c.plan.Mounts, m)
+	c.s.mu.Lock()
 	c.s.dirs = append(c.s.dirs, dir.AttachedAs(target, readOnly))
+	c.s.mu.Unlock()
 	return nil
 }
 
@@ -325,7 +335,13 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.s.token = agent.NewToken()
+	c.s.mu.Lock()
+	if c.memory == nil {
+		c.s.token, c.s.image.Agent = agent.NewToken(), img
+	} else { // the agent continues, with its token
+		img = directory.PinnedImage(c.memory.Dir, directory.AgentImage, c.s.image.Agent)
+	}
+	c.s.mu.Unlock()
 	limits := c.s.info.Limits
 	told := agent.Config{Token: c.s.token, Port: agent.Port, PidsMax: limits.Pids, CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, SingleUser: os.Geteuid() != 0, User: c.s.info.User, Sudo: c.s.info.Sudo}
 	uid, target := uint32(agent.UID), agentTarget
@@ -346,7 +362,7 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the agent's configuration: %w", err)
 	}
-	c.plan.ID, c.plan.Owner, c.plan.Dir = c.s.id, c.m.opts.Owner, filepath.Join(c.s.dir, "engine")
+	c.plan.ID, c.plan.Owner, c.plan.Dir = c.s.id, c.m.opts.Owner, filepath.Join(c.s.dir, directory.Engine)
 	c.plan.Hostname, c.plan.DieWithParent = hostname(c.s.name), c.m.opts.Ephemeral
 	c.plan.Pool.User = c.permit.Tenant()
 	c.plan.Pool.Floor, c.plan.Pool.Ceiling = c.permit.Pool(c.m.opts.Pool.Floor, c.m.opts.Pool.Ceiling)
@@ -356,7 +372,7 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 			engine.Tmpfs{Target: "/dev/shm", SizeBytes: limits.ShmBytes, Mode: 0o1777},
 		)
 	}
-	for _, r := range pathRules(c.s.snapshot()) {
+	for _, r := range pathrule.Of(c.s.snapshot()) {
 		c.plan.Rules = append(c.plan.Rules, engine.PathRule{Target: string(r.Target), Path: string(r.Path), Access: r.Access})
 	}
 	c.plan.Limits = engine.Limits{CPUs: limits.CPUs, MemoryBytes: limits.MemoryBytes, Pids: limits.Pids, DiskBytes: c.permit.RootBytes()}
@@ -371,6 +387,7 @@ func (c *creation) startEngine(ctx context.Context) error {
 	if eng == nil {
 		return api.Errorf(api.CodeUnavailable, "engine %q is not in this build", c.permit.Engine())
 	}
+	c.plan.Memory = c.memory
 	started := await.For(ctx, "the engine "+eng.Name())
 	inst, err := eng.Create(ctx, c.plan)
 	started()
@@ -390,6 +407,10 @@ func (c *creation) startEngine(ctx context.Context) error {
 		}
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
+		if c.memory != nil {
+			c.s.inst, c.s.engineState = nil, nil // it stays suspended
+			return nil
+		}
 		c.s.finish(ending{reason: "the sandbox was ended"})
 		return nil
 	})
@@ -397,17 +418,18 @@ func (c *creation) startEngine(ctx context.Context) error {
 }
 
 func (c *creation) connect(ctx context.Context) error {
-	conn := c.m.newConn(c.s, c.inst)
 	c.s.mu.Lock()
-	c.s.agent = conn
+	if c.memory == nil {
+		c.s.agent = c.m.newConn(c.s, nil)
+	}
+	conn := c.s.agent
 	c.s.mu.Unlock()
 	client, err := conn.Get(ctx)
 	c.client = client
 	return err
 }
 
-// writeFiles writes what the request brought with it, and makes sure that the
-// working directory exists.
+// writeFiles writes what the request brought with it, and makes sure that the working directory exists.
 func (c *creation) writeFiles(ctx context.Context) error {
 	c.prepareCwd(ctx)
 	for i, f := range c.permit.Spec().Files {
@@ -424,13 +446,22 @@ func (c *creation) writeFiles(ctx context.Context) error {
 
 // commit makes the sandbox one that the next daemon will find.
 func (c *creation) commit(context.Context) error {
+	if c.from != nil {
+		if err := c.begin(); err != nil {
+			return err
+		}
+		c.announce()
+		c.m.reaper.poke()
+		c.m.copier.keep(c.s)
+		return nil
+	}
 	if err := errors.Join(c.endFill(), c.described()); err != nil {
 		return err
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if c.s.making == stage.CreationCanceled {
-		return forestalledError()
+		return idempotency.DeletedError()
 	}
 	c.s.info.StartMS = time.Since(c.begun).Milliseconds()
 	if err := c.s.move(api.StateRunning, ""); err != nil {
@@ -440,7 +471,7 @@ func (c *creation) commit(context.Context) error {
 	if err := c.s.save(); err != nil {
 		return err
 	}
-	if err := established(c.s.dir); err != nil {
+	if err := directory.Establish(c.s.dir); err != nil {
 		return err
 	}
 	c.s.making.Step(stage.CreationAnnounced)
@@ -459,11 +490,14 @@ func (s *live) save() error {
 		return nil // what cannot be read is kept as it is
 	}
 	used := s.lease.Used(now())
-	r := record{
-		Version: recordVersion, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
-		Endpoints: s.endpoints.Grants(), Ports: s.ports.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, Copies: s.copies.Dirs(), Dirs: s.dirs, KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, LastUse: used, IdleSpent: s.lease.Spent,
+	r := record.Record{
+		Version: record.Version, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
+		Endpoints: s.endpoints.Grants(), Ports: s.ports.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, Copies: s.copies.Dirs(), Dirs: s.dirs, KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, Spec: s.spec, Creator: s.creator, RootSince: s.rootSince, EndBegan: s.endBegan, LastUse: used, IdleSpent: s.lease.Spent,
 	}
-	if err := r.write(s.dir, !s.making.Recorded()); err != nil {
+	if s.memory != nil {
+		r.Memory = s.memory.Note
+	}
+	if err := r.Write(s.dir, !s.making.Recorded()); err != nil {
 		return err
 	}
 	s.making.Step(stage.CreationRecorded)
@@ -471,8 +505,7 @@ func (s *live) save() error {
 	return nil
 }
 
-// abandon undoes a failed creation. What cannot be undone now is retried; the
-// caller gets the first error either way.
+// abandon undoes a failed creation. What cannot be undone now is retried; the caller gets the first error either way.
 func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 	s.mu.Lock()
 	s.info.State, s.info.Reason, s.info.TerminalReason = api.StateDeleting, cause.Error(), api.EndedError
@@ -486,13 +519,13 @@ func (m *Manager) abandon(ctx context.Context, s *live, cause error) error {
 		conn.Close()
 	}
 	// Without its record it is nothing that a next daemon would call lost.
-	err := withdraw(s.dir)
+	err := directory.Withdraw(s.dir)
 	if err == nil {
 		err = s.undo.Run(ctx)
 	}
 	if err != nil {
 		m.log.Error("undo of a failed create", "sandbox", s.id, "error", err)
-		m.retrier.noteFailure(s, leaves(api.ResourceProcesses, err))
+		m.retrier.noteFailure(s, remains.Leaves(api.ResourceProcesses, err))
 		m.retrier.retry(s)
 		return cause
 	}

@@ -27,7 +27,7 @@ const (
 // running or not, if that is layered, or of its root while it runs. The processes are paused while
 // the root is read. Each page computes the diff again.
 func (m *Manager) Diff(ctx context.Context, caller policy.Caller, ref string, o api.DiffOptions) (api.Diff, error) {
-	s, err := m.find(caller, policy.VerbDiff, ref)
+	s, err := m.waker.find(ctx, caller, policy.VerbDiff, ref)
 	if err != nil {
 		return api.Diff{}, err
 	}
@@ -60,8 +60,7 @@ func (ls layers) diffWorkspace(ctx context.Context, s *live) ([]api.Change, erro
 	return l.Diff(ctx, l.lower)
 }
 
-// diffRoot reads the layer of the root as the engine writes it, without keeping
-// its files.
+// diffRoot reads the layer of the root as the engine writes it, without keeping its files.
 func (ls layers) diffRoot(ctx context.Context, s *live) ([]api.Change, error) {
 	s.mu.Lock()
 	info, below := s.info, s.image.Path
@@ -98,8 +97,7 @@ func (ls layers) diffRoot(ctx context.Context, s *live) ([]api.Change, error) {
 	return out.list, out.err
 }
 
-// writeRoot has the engine write the layer of a root, and the sandbox be as one that
-// is paused until it has.
+// writeRoot has the engine write the layer of a root, and the sandbox be as one that is paused until it has.
 func (ls layers) writeRoot(ctx context.Context, s *live, w io.Writer) error {
 	defer s.use()()
 	ctx, cancel := context.WithCancel(ctx)
@@ -107,11 +105,11 @@ func (ls layers) writeRoot(ctx context.Context, s *live, w io.Writer) error {
 	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	defer s.interruptible(cancel)()
-	still, err := ls.m.pauser.quiesce(ctx, s, w)
+	write, err := ls.m.pauser.quiesce(ctx, s, w)
 	if err != nil {
 		return err
 	}
-	return ls.m.pauser.goOn(s, still, nil)
+	return ls.m.pauser.goOn(ctx, s, write, nil)
 }
 
 // placed are the paths at which Cloche puts something.

@@ -12,8 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 )
 
-// watch waits for the end of an instance. It runs once for each, owned by the
-// Manager's WaitGroup.
+// watch waits for the end of an instance. It runs once for each, owned by the Manager's WaitGroup.
 func (m *Manager) watch(s *live, inst engine.Instance) {
 	select {
 	case <-m.ctx.Done():
@@ -35,13 +34,18 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 	}
 
 	s.mu.Lock()
+	if s.info.State == api.StateSuspended || s.inst != nil && s.inst != inst {
+		s.mu.Unlock()
+		return // it ended with a suspend
+	}
 	end.reason = cmp.Or(s.condemned, end.reason)
 	asked := !s.leased()
 	if !asked {
 		stopped := now()
 		s.info.StoppedAt = &stopped
 		_ = s.move(api.StateLost, end.reason)
-		s.info.TerminalReason = end.cause()
+		s.info.TerminalReason, s.endBegan = end.cause(), stopped
+		s.loseRoot(end.reason)
 		if err := s.save(); err != nil {
 			m.log.Error("save record", "sandbox", s.id, "error", err)
 		}
@@ -104,14 +108,7 @@ func stat(ctx context.Context, inst engine.Instance) (engine.Stat, bool) {
 }
 
 // over reports whether nothing runs any more.
-func (s *live) over() bool {
-	select {
-	case <-s.ended:
-		return true
-	default:
-		return false
-	}
-}
+func (s *live) over() bool { return isClosed(s.ended) }
 
 // explain turns the error of a call into what really happened when the sandbox
 // died under it.
@@ -148,5 +145,44 @@ func (s *live) diedWithin(err error) bool {
 		return true
 	case <-time.After(process.DeathGrace):
 		return false
+	}
+}
+
+// askAbout asks the agent what became of a program; nil is one that it does not know.
+func (m *Manager) askAbout(ctx context.Context, s *live, id string) (*api.Process, error) {
+	client, err := m.agentOf(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	recs, err := client.Processes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range recs {
+		if r.ExecID == id {
+			return &r, nil
+		}
+	}
+	return nil, nil
+}
+
+// condemn kills all that runs in a sandbox, by its engine and without help from inside.
+// It is lost then, for that reason.
+func (m *Manager) condemn(s *live, reason string, cause error) {
+	s.mu.Lock()
+	inst := s.inst
+	if !s.leased() || inst == nil {
+		s.mu.Unlock()
+		return
+	}
+	s.condemned = reason
+	s.mu.Unlock()
+	m.log.Error("end a sandbox that has not kept a deadline", "sandbox", s.id, "reason", reason, "error", cause)
+	if err := bounded(m.ctx, closeTimeout, inst.Close); err != nil {
+		m.log.Error("close instance", "sandbox", s.id, "error", err)
+		// As any end that fails, it is tried again until it succeeds.
+		if _, err := m.end(m.ctx, s, why{cause: api.EndedLost, text: reason}, nil); err != nil {
+			m.log.Error("end a sandbox that has not kept a deadline", "sandbox", s.id, "error", err)
+		}
 	}
 }

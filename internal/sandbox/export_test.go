@@ -11,13 +11,16 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/sandbox/agentconn"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/retry"
 )
 
 // EngineStateForTest reads what a record keeps of the engine.
 func EngineStateForTest(t testing.TB, dir string) []byte {
 	t.Helper()
-	r, err := readRecord(dir)
+	r, err := record.Read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,12 +53,7 @@ func Deadlines(m *Manager, id string) (n int, held bool) {
 
 // Waiters counts those who wait for what a key stands for.
 func Waiters(m *Manager, tenant, key string) int {
-	m.claims.mu.Lock()
-	defer m.claims.mu.Unlock()
-	if cl := m.claims.byKey[nameKey{tenant, key}]; cl != nil && cl.creating != nil {
-		return cl.creating.waiters
-	}
-	return 0
+	return m.keys.Waiters(tenant, key)
 }
 
 // Crash is the end of a daemon that is killed: nothing is put in order, and
@@ -86,7 +84,7 @@ func Crash(m *Manager) {
 // DowngradeForTest makes a record one that the first version wrote.
 func DowngradeForTest(t testing.TB, dir string) {
 	t.Helper()
-	r, err := readRecord(dir)
+	r, err := record.Read(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +93,7 @@ func DowngradeForTest(t testing.TB, dir string) {
 		Info        any
 		EngineState []byte
 		AgentToken  []byte
-		Image       imageFacts
+		Image       record.Image
 	}{1, nil, r.EngineState, r.AgentToken, r.Image}
 	r.Info.Persistent = false // the first version knew of nothing else
 	old.Info = r.Info
@@ -103,7 +101,7 @@ func DowngradeForTest(t testing.TB, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, recordFile), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, directory.Record), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -147,8 +145,8 @@ func UnconfirmForTest(t *testing.T, dir, id string) {
 // called before the sandbox has processes.
 func BreakConnections(m *Manager) func(id string) {
 	var mu sync.Mutex
-	conns := map[string][]*agentConn{}
-	m.dialed = func(id string, c *agentConn) {
+	conns := map[string][]*agentconn.Conn{}
+	m.dialed = func(id string, c *agentconn.Conn) {
 		mu.Lock()
 		defer mu.Unlock()
 		conns[id] = append(conns[id], c)
@@ -158,17 +156,17 @@ func BreakConnections(m *Manager) func(id string) {
 		s := m.byID[id]
 		m.mu.Unlock()
 		s.mu.Lock()
-		all := []*agentConn{s.agent}
+		all := []*agentconn.Conn{s.agent}
 		s.mu.Unlock()
 		mu.Lock()
 		all = append(all, conns[id]...)
 		mu.Unlock()
 		for _, c := range all {
-			c.mu.Lock()
-			if c.client != nil {
-				_ = c.client.Close()
+			now, cancel := context.WithCancel(context.Background())
+			cancel() // it dials no other
+			if client, err := c.Get(now); err == nil {
+				_ = client.Close()
 			}
-			c.mu.Unlock()
 		}
 	}
 }
@@ -188,10 +186,10 @@ func OwesResume(m *Manager, name string) bool {
 // BreakEngineStateForTest makes the state of the engine in a record one that it cannot read.
 func BreakEngineStateForTest(t testing.TB, dir string) {
 	t.Helper()
-	r, err := readRecord(dir)
+	r, err := record.Read(dir)
 	if err == nil {
 		r.EngineState = []byte("{")
-		err = r.write(dir, false)
+		err = r.Write(dir, false)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -207,4 +205,15 @@ func Check(m *Manager) error {
 		s.mu.Unlock()
 	}
 	return errors.Join(errs...)
+}
+
+// SetIdle makes the idle time of a sandbox shorter than policy would.
+func SetIdle(m *Manager, id string, idle time.Duration) {
+	m.mu.Lock()
+	s := m.byID[id]
+	m.mu.Unlock()
+	s.mu.Lock()
+	s.lease.Idle = idle
+	s.mu.Unlock()
+	m.reaper.poke()
 }

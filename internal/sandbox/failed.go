@@ -11,7 +11,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
@@ -20,10 +22,10 @@ import (
 // description that can be read it has the name of its directory, and no tenant: only the
 // operator sees it.
 func (rc recovery) unreadableSandbox(id, dir string, err error) *live {
-	known, _ := readIdentity(dir)
+	known, _ := record.ReadIdentity(dir)
 	info := known.Info
 	info.ID, info.Name, info.State = id, cmp.Or(info.Name, id), api.StateFailed
-	file := filepath.Join("owners", rc.m.opts.Owner, "sandboxes", id, recordFile)
+	file := filepath.Join("owners", rc.m.opts.Owner, "sandboxes", id, directory.Record)
 	why := "cannot be read"
 	if errors.Is(err, fs.ErrNotExist) {
 		why = "is missing"
@@ -48,8 +50,8 @@ func (rc recovery) unreadableSandbox(id, dir string, err error) *live {
 // once.
 func (rc recovery) listUnreadable(id, dir string, err error) {
 	s := rc.unreadableSandbox(id, dir, err)
-	rc.m.log.Error("the record of a sandbox cannot be read: it is kept, and listed as failed", "sandbox", id, "file", filepath.Join(dir, recordFile), "error", err)
-	rc.m.claims.adopt(s)
+	rc.m.log.Error("the record of a sandbox cannot be read: it is kept, and listed as failed", "sandbox", id, "file", filepath.Join(dir, directory.Record), "error", err)
+	rc.adoptKey(s)
 	rc.m.list(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()

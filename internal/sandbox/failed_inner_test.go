@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 )
 
 // A sandbox without a record that can be read is listed as failed, with what is known of
@@ -38,9 +40,9 @@ func TestUnreadableSandbox(t *testing.T) {
 				}
 			}
 			if c.described {
-				data, err := json.Marshal(identity{Version: recordVersion, KeyDigest: "d", Info: api.Sandbox{ID: "sb-x", Name: "dev", Tenant: "a", Profile: "p", CreatedAt: created}})
+				data, err := json.Marshal(record.Identity{Version: record.Version, KeyDigest: "d", Info: api.Sandbox{ID: "sb-x", Name: "dev", Tenant: "a", Profile: "p", CreatedAt: created}})
 				if err == nil {
-					err = os.WriteFile(filepath.Join(dir, identityFile), data, 0o600)
+					err = os.WriteFile(filepath.Join(dir, directory.Identity), data, 0o600)
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -60,8 +60,8 @@ func createPoints(t *testing.T) []string {
 			t.Fatal(err)
 		}
 	})
-	if len(all) != 32 {
-		t.Fatalf("points of a create: %v, want two for each of sixteen steps", all)
+	if len(all) != 34 {
+		t.Fatalf("points of a create: %v, want two for each of seventeen steps", all)
 	}
 	return all
 }

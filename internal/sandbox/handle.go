@@ -8,7 +8,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/sandbox/agentconn"
 	"github.com/cloche-dev/cloche/internal/sandbox/deadline"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 	"github.com/cloche-dev/cloche/internal/sandbox/ports"
@@ -28,6 +30,9 @@ func (h handle) Explain(err error) error { return h.s.explain(err) }
 func (h handle) StoppedAt() *time.Time   { return h.s.snapshot().StoppedAt }
 func (h handle) Info() api.Sandbox       { return h.s.snapshot() }
 func (h handle) PortConn() ports.Conn    { return h.Dialer()() }
+
+// Wake implements ports.Sandbox.
+func (h handle) Wake(ctx context.Context) error { return h.m.waker.wake(ctx, h.s) }
 
 // Agent implements endpoints.Sandbox.
 func (h handle) Agent(ctx context.Context) (*agent.Client, error) {
@@ -122,6 +127,8 @@ func (h handle) Dirs() []workspace.Attached {
 	if _, hears := h.m.engineNamed(h.s.snapshot().Engine).(engine.Host); hears {
 		return nil
 	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
 	return h.s.dirs
 }
 
@@ -133,10 +140,14 @@ func (h handle) Attended(ctx context.Context) (context.Context, func()) {
 // Dialer implements process.Agent.
 func (h handle) Dialer() func() process.Conn {
 	h.s.mu.Lock()
-	inst, token := h.s.inst, h.s.token
+	token, ended := h.s.token, h.s.inst == nil && h.s.info.State != api.StateSuspended
 	h.s.mu.Unlock()
 	return func() process.Conn {
-		c := &agentConn{inst: inst, token: token, closed: inst == nil}
+		o := agentconn.Options{Dialer: present{h.s}, Token: token}
+		if ended {
+			o.Dialer = nil
+		}
+		c := agentconn.New(o)
 		if h.m.dialed != nil {
 			h.m.dialed(h.s.id, c)
 		}
@@ -216,10 +227,21 @@ func (m *Manager) removeCutWrites(ctx context.Context, s *live) {
 
 // assign makes the types that do a part of the work each.
 func (m *Manager) assign() {
-	m.claims = claims{m: m, byKey: map[nameKey]*claim{}}
+	m.keys = newKeys(m)
 	m.layers, m.networks, m.pauser, m.recovery, m.refused = layers{m}, networks{m}, pauser{m}, recovery{m}, refusalReader{m}
 	m.reaper = reaper{m: m, wake: make(chan struct{}, 1)}
 	m.retrier = retrier{m: m, pace: retry.Teardown()}
 	m.workspaces = workspaces{m: m}
-	m.copier = copier{m}
+	m.copier, m.waker, m.Starter = copier{m}, waker{m}, Starter{m, make(chan struct{}, 4)}
+}
+
+// byEngine notes that a call waits for the engine of an instance, until done is called.
+func byEngine(ctx context.Context, inst any) (done func()) {
+	return await.Of(ctx, agentconn.Named(inst, "the sandbox's engine"))
+}
+
+// lockOps locks s.ops for a call.
+func (s *live) lockOps(ctx context.Context) {
+	defer await.For(ctx, "another operation on the sandbox")()
+	s.ops.Lock()
 }

@@ -70,6 +70,9 @@ type fixture struct {
 
 	mu     sync.Mutex
 	events []api.Event
+	// latest is the latest Manager, and resumedBy are the callers as which it resumed sandboxes that were used.
+	latest    *sandbox.Manager
+	resumedBy []policy.Caller
 }
 
 func newFixture(t testing.TB) *fixture {
@@ -140,6 +143,18 @@ func (w *fixture) newManager(ephemeral bool) *sandbox.Manager {
 		Ended:      func(sb api.Sandbox) { w.lost <- sb },
 		Retention:  w.retention,
 		Admission:  w.admission,
+		Resume: func(ctx context.Context, creator policy.Caller, sb api.Sandbox) error {
+			w.mu.Lock()
+			w.resumedBy = append(w.resumedBy, creator)
+			m := w.latest
+			w.mu.Unlock()
+			_, spec, err := m.SuspendedSpec(ctx, creator, sb.ID)
+			if err != nil || spec == nil {
+				return err
+			}
+			_, err = m.ResumeSuspended(ctx, creator, sb.ID, sandbox.StartOptions{Permit: w.permit(*spec)})
+			return err
+		},
 		Used: func(sb api.Sandbox, u api.AuditUsed) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -151,6 +166,9 @@ func (w *fixture) newManager(ephemeral bool) *sandbox.Manager {
 			w.events = append(w.events, e)
 		},
 	})
+	w.mu.Lock()
+	w.latest = m
+	w.mu.Unlock()
 	trap := w.trap
 	sandbox.SetTrap(m, func(ctx context.Context, point string) error {
 		if err := sandbox.Check(m); err != nil {

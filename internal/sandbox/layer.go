@@ -12,6 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/changes"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -36,17 +37,27 @@ func (c *creation) stageWorkspace(ctx context.Context, dir *workspace.Dir) error
 		return c.stageDir(dir, ws.Path, ws.ReadOnly)
 	}
 	defer dir.Close()
-	layer, err := workspace.MakeLayer(ctx, c.s.layerPath(), dir)
+	layer, err := c.openLayer(ctx, dir)
 	if err != nil {
 		return diskError(c.s, "layered", noRoom(ws, err))
 	}
-	staged, err := layer.Stage(dir, filepath.Join(c.s.dir, stagingDir))
+	staged, err := layer.Stage(dir, filepath.Join(c.s.dir, directory.Staging))
 	if err != nil {
 		return err
 	}
 	c.staged.Push("staged layer", func(context.Context) error { return staged.Close() })
 	c.plan.Mounts = append(c.plan.Mounts, engine.Mount{Source: staged.Path, Target: ws.Path})
 	return nil
+}
+
+// openLayer finds the layer of a sandbox that is started again, or makes one.
+func (c *creation) openLayer(ctx context.Context, dir *workspace.Dir) (*workspace.Layer, error) {
+	if c.from != nil {
+		if layer, err := workspace.OpenLayer(c.s.layerPath(), dir); !errors.Is(err, fs.ErrNotExist) {
+			return layer, err
+		}
+	}
+	return workspace.MakeLayer(ctx, c.s.layerPath(), dir)
 }
 
 // layers reads and settles what sandboxes changed: the layer over a workspace, and the root.
@@ -108,9 +119,8 @@ func (ls layers) settle(ctx context.Context, caller policy.Caller, verb policy.V
 	if err := s.mayOpenLayer(); err != nil {
 		return api.Diff{}, err
 	}
-	// A lost sandbox may have left something of its instance.
-	if err := ls.m.release(ctx, s); err != nil {
-		return api.Diff{}, api.Errorf(api.CodeInternal, "sandbox %s has not ended wholly yet", s.name).WithHint("try again").WithCause(err)
+	if err := ls.m.releaseRest(ctx, s); err != nil {
+		return api.Diff{}, err
 	}
 	l, err := ls.open(s)
 	if err != nil {
@@ -155,7 +165,7 @@ func (s *live) mayOpenLayer() error {
 // or is the only one who knows s.
 func (ls layers) finishCommit(s *live) error {
 	info := s.snapshot()
-	if !info.Workspace.Layered || info.State == api.StateRunning || info.State == api.StatePaused {
+	if !info.Workspace.Layered || info.State == api.StateRunning || info.State.Held() {
 		return nil // a commit begins when it has ended
 	}
 	lower, err := ls.m.workspaces.open(s)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 )
 
 // runningExec says whether an exec is under way, as its sandbox's agent tells.
@@ -125,7 +126,7 @@ func TestRecordedImagesClosesRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	digests, err := sandbox.RecordedImages(owners)
+	digests, err := directory.RecordedImages(owners)
 	open, derr := os.ReadDir("/proc/self/fd")
 	if err != nil || derr != nil || len(digests) != 3 {
 		t.Fatalf("%q, %v, %v", digests, err, derr)

@@ -27,14 +27,18 @@ import (
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/admission"
+	"github.com/cloche-dev/cloche/internal/sandbox/agentconn"
 	"github.com/cloche-dev/cloche/internal/sandbox/deadline"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
 	"github.com/cloche-dev/cloche/internal/sandbox/files"
 	"github.com/cloche-dev/cloche/internal/sandbox/filesync"
+	"github.com/cloche-dev/cloche/internal/sandbox/idempotency"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
 	"github.com/cloche-dev/cloche/internal/sandbox/ports"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 	"github.com/cloche-dev/cloche/internal/sandbox/quota"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
@@ -45,7 +49,7 @@ import (
 )
 
 // Options are what a Manager works with. All fields but Ended, Events, Used,
-// Refused, Retention, Networks, Ask, Secrets, Redact, Egress, OwnAddress, EndpointSockets
+// Resume, Refused, Retention, Networks, Ask, Secrets, Redact, Egress, OwnAddress, EndpointSockets
 // and Exchanged are required.
 type Options struct {
 	// Dir is the owner's directory: 0700, and locked by the caller for as long as
@@ -72,11 +76,14 @@ type Options struct {
 	// Used is called with the usage of a sandbox when its instance has ended. It must not block
 	// and must not call the Manager. It can be nil.
 	Used func(api.Sandbox, api.AuditUsed)
+	// Resume resumes a suspended sandbox that a caller uses, as a caller with the rights of its creator. It calls
+	// [Starter.ResumeSuspended]. Nil resumes none.
+	Resume func(ctx context.Context, creator policy.Caller, sb api.Sandbox) error
 	// Refused is called when a rule on a path refused access to a program. It may block briefly,
 	// and must not call the Manager. It can be nil.
 	Refused func(api.Sandbox, PathDenial)
 	// AgentSilence is how long an agent that a call waits for may answer nothing; 0 is
-	// DefaultAgentSilence.
+	// [agentconn.DefaultSilence].
 	AgentSilence time.Duration
 	// Retention bounds what is kept of ended sandboxes; zero is the default.
 	Retention retention.Rule
@@ -116,6 +123,7 @@ type Manager struct {
 	*files.Files
 	*process.Runner
 	*endpoints.Service
+	Starter
 	// Ports are the ports of sandboxes that have a URL.
 	Ports *ports.Service
 
@@ -129,7 +137,7 @@ type Manager struct {
 	// bg keeps background from adding to wg once Close waits for it.
 	bg sync.Mutex
 	// Each of these does a part of the work: see its type.
-	claims     claims
+	keys       *idempotency.Keys
 	layers     layers
 	networks   networks
 	pauser     pauser
@@ -137,13 +145,14 @@ type Manager struct {
 	recovery   recovery
 	refused    refusalReader
 	retrier    retrier
+	waker      waker
 	workspaces workspaces
 	copier     copier
 	// trap, which only tests set, fails or hangs at a named point of a create or
 	// an end.
 	trap func(ctx context.Context, point string) error
 	// dialed, which only tests set, is told of connections for the output of processes.
-	dialed func(sandbox string, c *agentConn)
+	dialed func(sandbox string, c *agentconn.Conn)
 	// deadlineGrace and deadlineLook are the constants; tests make them small.
 	deadlineGrace, deadlineLook time.Duration
 	// agentSilence is the value of the options, or the default.
@@ -155,10 +164,12 @@ type Manager struct {
 	// tombstones are of the sandboxes that were removed.
 	tombstones *tombstone.Store
 
-	mu     sync.Mutex
-	byID   map[string]*live
-	byName map[nameKey]*live
-	closed bool
+	mu   sync.Mutex
+	byID map[string]*live
+	// starting counts the sandboxes of each tenant that are being started again.
+	starting map[string]int
+	byName   map[nameKey]*live
+	closed   bool
 	// homeless is that no later Manager can find the sandboxes of this one.
 	homeless bool
 }
@@ -200,25 +211,40 @@ type live struct {
 	writes atomic.Int32
 	cut    atomic.Bool
 
+	// memoryFiles are those of its memory while it is suspended.
+	memoryFiles directory.MemoryFiles
+
 	mu   sync.Mutex // guards what follows
 	info api.Sandbox
 	inst engine.Instance
 	// engineState is what finds inst again; it is kept also when inst could not be
 	// reached.
 	engineState []byte
-	token       []byte
-	undo        undo.Stack
-	agent       *agentConn
-	lease       lease.Lease
+	// memory is the saved memory of a suspended sandbox; nil for others.
+	memory *engine.Memory
+	token  []byte
+	undo   undo.Stack
+	agent  *agentconn.Conn
+	lease  lease.Lease
 	// holders counts the connections that hold a transient sandbox.
 	holders int
 	// making is how far it is on record, and teardown how far its removal is.
 	making   stage.Creation
 	teardown stage.Teardown
-	// sealed is set by tests only: a daemon that was killed writes nothing.
+	// sealed: nothing of it is written any more. It was started again as next, or a test has the
+	// daemon be one that was killed.
 	sealed bool
+	// next is what the sandbox is after it was started again, or nil.
+	next *live
+	// spec is what it was created with, without files. Nil means that it cannot be started again. creator created it.
+	spec    *api.SandboxSpec
+	creator record.Creator
+	// suspending: its idle time or its lifetime is over, and it is about to be suspended.
+	suspending bool
+	// rootSince is when nothing had changed in its root yet, and endBegan when its end began.
+	rootSince, endBegan time.Time
 	// removal is why, as it was first said; nil is not known.
-	removal *removal
+	removal *record.Removal
 	// unreached: it may run, and this daemon does not have its instance.
 	unreached bool
 	// condemned is why the daemon has killed its instance; empty when it has not.
@@ -250,11 +276,11 @@ type live struct {
 	// enders are those who end it, or wait to.
 	enders int
 	// secrets are those that its processes have.
-	secrets []secretGrant
+	secrets []record.Secret
 	// trusts: its programs have files that say whom to trust, for its TLS is opened.
 	trusts bool
 	// image is what its image brings to every process.
-	image imageFacts
+	image record.Image
 	// network is its network; nil without a network, and when that is lost or ended. It is
 	// changed under ops too.
 	network *network.Network
@@ -293,16 +319,20 @@ func New(opts Options) *Manager {
 	opts.Admission = opts.Admission.Filled()
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel,
-		deadlineGrace: deadline.Grace, deadlineLook: deadline.Look, agentSilence: cmp.Or(opts.AgentSilence, DefaultAgentSilence), limiter: admission.New(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
-		byID: map[string]*live{}, byName: map[nameKey]*live{},
+		deadlineGrace: deadline.Grace, deadlineLook: deadline.Look, agentSilence: cmp.Or(opts.AgentSilence, agentconn.DefaultSilence), limiter: admission.New(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
+		byID: map[string]*live{}, byName: map[nameKey]*live{}, starting: map[string]int{},
 	}
 	m.assign()
-	m.Files = files.New(finder(m, func(s *live) files.Sandbox { return handle{m, s} }))
+	m.Files = files.New(user(m, func(s *live) files.Sandbox { return handle{m, s} }))
 	m.Runner = process.New(process.Options{
 		Context: ctx, Background: m.background, Logger: opts.Logger, Owner: opts.Owner, Retention: opts.Retention,
 		Wake: m.reaper.poke, Events: opts.Events,
 		Redacted: func(p api.Process) api.Process { return secret.In(opts.Redact, p) },
-		Find:     finder(m, func(s *live) *process.Table { return &s.procs }),
+		Find:     user(m, func(s *live) *process.Table { return &s.procs }),
+		Authorize: func(caller policy.Caller, verb policy.Verb, ref string) error {
+			_, err := m.find(caller, verb, ref)
+			return err
+		},
 	})
 	m.Service = endpoints.New(endpoints.Options{
 		Context: ctx, Background: m.background, Logger: opts.Logger, Recordings: opts.Recordings, OwnAddress: opts.OwnAddress,
@@ -338,6 +368,17 @@ func finder[T any](m *Manager, part func(*live) T) func(policy.Caller, policy.Ve
 	}
 }
 
+// user is finder for a use of the sandbox, see [waker.find].
+func user[T any](m *Manager, part func(*live) T) func(context.Context, policy.Caller, policy.Verb, string) (T, error) {
+	return func(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string) (found T, err error) {
+		s, err := m.waker.find(ctx, caller, verb, ref)
+		if err != nil {
+			return found, err
+		}
+		return part(s), nil
+	}
+}
+
 // all lists the sandboxes in the tables.
 func (m *Manager) all() []*live {
 	m.mu.Lock()
@@ -354,10 +395,7 @@ func (m *Manager) at(ctx context.Context, point string) error {
 }
 
 // sandboxesDir is where each sandbox has its directory.
-func (m *Manager) sandboxesDir() string { return filepath.Join(m.opts.Dir, sandboxesDir) }
-
-// sandboxesDir contains a directory for each sandbox, below the directory of its owner.
-const sandboxesDir = "sandboxes"
+func (m *Manager) sandboxesDir() string { return filepath.Join(m.opts.Dir, directory.Sandboxes) }
 
 // engineNamed returns an engine, or nil.
 func (m *Manager) engineNamed(name string) engine.Engine {
@@ -396,7 +434,7 @@ func (s *live) snapshot() api.Sandbox {
 // look is snapshot for a caller that holds s.mu.
 func (s *live) look() api.Sandbox {
 	info := s.info
-	if info.State == api.StateRunning || info.State == api.StatePaused {
+	if s.leased() && (s.info.State != api.StateSuspended || s.info.OnExpiry != api.ExpirySuspend) {
 		if t, ok := s.lease.End(now()); ok {
 			at := t.At.UTC()
 			info.ExpiresAt = &at
@@ -424,50 +462,9 @@ func (s *live) observed() api.Sandbox {
 	s.mu.Unlock()
 	info.ObservedAt = now().UTC()
 	if conn != nil && info.State == api.StateRunning {
-		info.ObservedAt = conn.observed().UTC()
+		info.ObservedAt = conn.Observed().UTC()
 	}
 	return info
-}
-
-// List returns one page of the sandboxes that caller sees, newest first.
-func (m *Manager) List(caller policy.Caller, o api.ListOptions) api.SandboxList {
-	var infos []api.Sandbox
-	for _, s := range m.all() {
-		if info := s.observed(); policy.SeesSandbox(caller, info.Tenant, info.Profile) && chosen(info, o) {
-			infos = append(infos, info)
-		}
-	}
-	slices.SortFunc(infos, func(a, b api.Sandbox) int { return cmp.Compare(cursorOf(b), cursorOf(a)) })
-	if o.Cursor != "" {
-		infos = slices.DeleteFunc(infos, func(s api.Sandbox) bool { return cursorOf(s) >= o.Cursor })
-	}
-	page := api.SandboxList{Sandboxes: infos}
-	if limit := cmp.Or(o.Limit, 100); len(infos) > limit {
-		page.Sandboxes = infos[:limit]
-		page.Next = cursorOf(infos[limit-1])
-	}
-	if page.Sandboxes == nil {
-		page.Sandboxes = []api.Sandbox{}
-	}
-	return page
-}
-
-// cursorOf orders sandboxes by age, and by id within one instant.
-func cursorOf(s api.Sandbox) string {
-	return s.CreatedAt.UTC().Format("20060102T150405.000000000") + "." + s.ID
-}
-
-// chosen reports whether a sandbox is one that the options ask for.
-func chosen(s api.Sandbox, o api.ListOptions) bool {
-	if len(o.States) > 0 && !slices.Contains(o.States, s.State) {
-		return false
-	}
-	for k, v := range o.Labels {
-		if got, ok := s.Labels[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
 }
 
 // Count returns how many sandboxes are not yet stopped: of the tenant, and of
@@ -515,6 +512,12 @@ func (m *Manager) count(tenant string) (own, all int) {
 		all++
 		if s.tenant == tenant {
 			own++
+		}
+	}
+	for other, n := range m.starting {
+		all += n
+		if other == tenant {
+			own += n
 		}
 	}
 	return own, all
@@ -585,8 +588,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	return err
 }
 
-// hostname is what a sandbox calls itself: its name, as far as a host name may
-// hold it.
+// hostname is what a sandbox calls itself: its name, as far as a host name may hold it.
 func hostname(name string) string {
 	return strings.Trim(strings.NewReplacer("_", "-", ".", "-").Replace(name), "-")
 }

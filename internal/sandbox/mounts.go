@@ -12,6 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/pathrule"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -148,49 +149,9 @@ func (c *creation) keepMade(failed error) {
 // restrict has the agent put the rules on paths in force. Nothing was started
 // yet, and no file was written.
 func (c *creation) restrict(ctx context.Context) error {
-	rules := pathRules(c.s.snapshot())
+	rules := pathrule.Of(c.s.snapshot())
 	if len(rules) == 0 {
 		return nil
 	}
 	return c.client.Restrict(ctx, rules)
-}
-
-// pinnedRule is a rule, or one that keeps a directory above one in its place.
-type pinnedRule struct {
-	api.PathRule
-	// of is the number of the rule that it is, or is for.
-	of int
-}
-
-// pinned adds to sorted rules those that make a mount of each directory above one:
-// with such a directory what is in it could be moved to where no rule covers it. In
-// one that is not to be written nothing can be moved.
-func pinned(readOnly bool, list []api.PathRule) []pinnedRule {
-	seen := map[string]bool{}
-	var out []pinnedRule
-	for i, r := range list {
-		var above []pinnedRule
-		for dir := path.Dir(r.Path); dir != "." && !seen[dir]; dir = path.Dir(dir) {
-			seen[dir] = true
-			if !readOnly && governing(list, dir) == api.AccessWrite {
-				above = append(above, pinnedRule{api.PathRule{Path: dir, Access: api.AccessWrite}, i})
-			}
-		}
-		slices.Reverse(above)
-		seen[r.Path] = true
-		out = append(append(out, above...), pinnedRule{r, i})
-	}
-	return out
-}
-
-// governing is the access that the longest of the rules above name gives to it,
-// and to write where none does.
-func governing(list []api.PathRule, name string) api.PathAccess {
-	access, longest := api.AccessWrite, -1
-	for _, r := range list {
-		if strings.HasPrefix(name, r.Path+"/") && len(r.Path) > longest {
-			access, longest = r.Access, len(r.Path)
-		}
-	}
-	return access
 }

@@ -57,7 +57,13 @@ func (c *creation) openNetwork(ctx context.Context) error {
 		return api.Errorf(api.CodeUnsupported, "network %q was asked for, and no sandbox has one here", api.NetworkOn)
 	}
 	c.s.mu.Lock()
-	c.s.grant, c.s.trusts = &grant, c.permit.Opens()
+	if c.from != nil && c.s.grant != nil {
+		grant = *c.s.grant
+	}
+	c.s.grant = &grant
+	if c.memory == nil {
+		c.s.trusts = c.permit.Opens() || len(grant.Requests)+len(grant.Demanded) > 0
+	}
 	c.s.info.Network = grant.Network()
 	c.s.mu.Unlock()
 	w, err := c.m.opts.Networks.Open(ctx, c.m.networks.place(c.s))
@@ -178,7 +184,7 @@ func (s *live) networkOf() (*network.Network, error) {
 // again, and a later daemon finds the same rules. change, which may be nil, is what
 // the log and the event say of it.
 func (m *Manager) SetEgress(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, change func(policy.EgressGrant) (policy.EgressGrant, error)) (policy.EgressGrant, error) {
-	s, err := m.find(caller, verb, ref)
+	s, err := m.waker.find(ctx, caller, verb, ref)
 	if err != nil {
 		return policy.EgressGrant{}, err
 	}

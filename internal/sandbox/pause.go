@@ -53,7 +53,9 @@ func (m *Manager) change(ctx context.Context, caller policy.Caller, verb policy.
 		return s.snapshot(), nil
 	}
 	p, ok := inst.(engine.Pauser)
-	if !ok {
+	if inst == nil {
+		return api.Sandbox{}, notRunning(s.snapshot())
+	} else if !ok {
 		return api.Sandbox{}, api.Errorf(api.CodeUnsupported, "engine %s cannot pause a sandbox", s.snapshot().Engine)
 	}
 	if err := do(context.WithoutCancel(ctx), s, p); err != nil {
@@ -73,11 +75,16 @@ func (s *live) mayChange(verb policy.Verb, to api.State) error {
 		WithHint("only one that runs can be paused, and only one that is paused resumed")
 }
 
-// settle puts a step of a pause or resume on record before it is taken: a daemon
-// that dies on the way has a successor that makes the sandbox run.
-func (s *live) settle(to api.State, unsettled bool) error {
+// settle puts a step of a pause or resume on record before it is taken, unless one of may returns an error: a daemon
+// that dies on the way has a successor that makes the sandbox run. may is called with s.mu.
+func (s *live) settle(to api.State, unsettled bool, may ...func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, f := range may {
+		if err := f(); err != nil {
+			return err
+		}
+	}
 	before, was := s.info.State, s.unsettled
 	// A sandbox that Cloche itself paused is not left paused.
 	s.unsettled = unsettled || s.quiesced && to == api.StatePaused
@@ -116,7 +123,7 @@ func (pr pauser) pause(ctx context.Context, s *live, p engine.Pauser) error {
 		err = pr.m.at(ctx, "after pause")
 	}
 	if err != nil {
-		return pr.pauseFailed(ctx, s, p, err)
+		return pr.pauseFailed(ctx, s, p, "paused", err)
 	}
 	s.mu.Lock()
 	s.lease.Pause(now())
@@ -127,8 +134,8 @@ func (pr pauser) pause(ctx context.Context, s *live, p engine.Pauser) error {
 	return nil
 }
 
-// pauseFailed makes a sandbox run again that could not be paused.
-func (pr pauser) pauseFailed(ctx context.Context, s *live, p engine.Pauser, cause error) error {
+// pauseFailed makes a sandbox run again that could not be paused or suspended, as what says.
+func (pr pauser) pauseFailed(ctx context.Context, s *live, p engine.Pauser, what string, cause error) error {
 	s.mu.Lock()
 	tried := s.info.State == api.StatePaused
 	s.mu.Unlock()
@@ -141,17 +148,20 @@ func (pr pauser) pauseFailed(ctx context.Context, s *live, p engine.Pauser, caus
 			s.lease.Pause(now())
 			s.mu.Unlock()
 			pr.resumeLater(s, p)
-			return pauseError(s, "paused", cause)
+			return pauseError(s, what, cause)
 		}
 		s.mu.Lock()
 		_ = s.move(api.StateRunning, "") // unless it died
 		s.mu.Unlock()
 	}
+	s.mu.Lock()
+	s.lease.Resume(now())
+	s.mu.Unlock()
 	if err := pr.holdTimers(ctx, s, false); err != nil {
 		pr.m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
 	}
 	pr.settleAfter(s, api.StateRunning)
-	return pauseError(s, "paused", cause)
+	return pauseError(s, what, cause)
 }
 
 // resume lets everything go on, and then the agent's timers. A record that cannot be

@@ -11,68 +11,12 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/sandbox/rootwrite"
 )
-
-// quiesce is a sandbox whose processes are paused because its root is about to be written. The code
-// that pauses and resumes sandboxes uses it as a pauser, so the agent's timers, the record and the
-// recovery after a daemon crash work as in any pause.
-type quiesce struct {
-	inst engine.Pauser
-	root engine.RootWriter
-	w    io.Writer
-	ctx  context.Context
-	// begun: WriteRoot was called.
-	begun bool
-	// proceed gets nil when the root is to be written, or an error when it is not.
-	proceed chan error
-	// done is closed when WriteRoot has returned err.
-	done chan struct{}
-	err  error
-}
-
-// errNotNow keeps the root from being written.
-var errNotNow = errors.New("the sandbox goes on")
-
-// Pause implements engine.Pauser. It returns when every process is paused.
-func (p *quiesce) Pause(context.Context) error {
-	reached := make(chan struct{})
-	p.begun = true
-	go func() { // ends when the creator calls end
-		defer close(p.done)
-		p.err = p.root.WriteRoot(p.ctx, p.w, func(context.Context) error {
-			close(reached)
-			return <-p.proceed
-		})
-	}()
-	select {
-	case <-reached:
-		return nil
-	case <-p.done:
-		return p.err
-	}
-}
-
-// Resume implements engine.Pauser. The instance goes on by itself when its root is
-// written; it is asked again in case that failed.
-func (p *quiesce) Resume(ctx context.Context) error {
-	if p.begun {
-		p.end(errNotNow)
-		<-p.done
-	}
-	return p.inst.Resume(ctx)
-}
-
-// end lets the root be written, or not, unless that is decided already.
-func (p *quiesce) end(err error) {
-	select {
-	case p.proceed <- err:
-	default:
-	}
-}
 
 // quiesce pauses the processes of a running sandbox, so that its root can be written to w. The
 // caller holds s.ops and calls goOn.
-func (pr pauser) quiesce(ctx context.Context, s *live, w io.Writer) (*quiesce, error) {
+func (pr pauser) quiesce(ctx context.Context, s *live, w io.Writer) (*rootwrite.Write, error) {
 	s.mu.Lock()
 	info, inst := s.info, s.inst
 	s.mu.Unlock()
@@ -93,8 +37,8 @@ func (pr pauser) quiesce(ctx context.Context, s *live, w io.Writer) (*quiesce, e
 			return nil, err
 		}
 	}
-	still := &quiesce{inst: pauser, root: root, w: w, ctx: ctx, proceed: make(chan error, 1), done: make(chan struct{})}
-	return still, pr.pauseForNow(ctx, s, still)
+	write := rootwrite.New(ctx, pauser, root, w)
+	return write, pr.pauseForNow(ctx, s, write)
 }
 
 // rootShare is the part of a sandbox's memory that one file of its root may have:
@@ -129,7 +73,7 @@ func (pr pauser) checkRootFits(ctx context.Context, s *live, info api.Sandbox) e
 		if s.ofImage(f) {
 			continue
 		}
-		return api.Errorf(api.CodeState, "the root of sandbox %s cannot be read: its file %q has %d bytes, holes included, which takes more memory than it has", info.Name, shorten(f.Path), f.Size).
+		return api.Errorf(api.CodeState, "the root of sandbox %s cannot be read: its file %.200q has %d bytes, holes included, which takes more memory than it has", info.Name, f.Path, f.Size).
 			WithHint("move it to the workspace or remove it; a snapshot of the workspace alone needs no memory")
 	}
 	return nil
@@ -147,15 +91,6 @@ func (s *live) ofImage(f agent.LargeFile) bool {
 	defer tree.Close()
 	st, there := tree.Lstat(strings.TrimPrefix(f.Path, "/"))
 	return there && st.Size == f.Size
-}
-
-// shorten bounds what is said of a path that comes from inside.
-func shorten(p string) string {
-	const limit = 200
-	if len(p) <= limit {
-		return p
-	}
-	return p[:limit] + "…"
 }
 
 // pauseForNow pauses a sandbox that a next daemon would have to resume. The caller
@@ -188,20 +123,19 @@ func (s *live) stand(still bool) {
 
 // rootGone is the error about the root of a sandbox that has ended.
 func rootGone(info api.Sandbox) error {
-	return api.Errorf(api.CodeState, "sandbox %s is %s, and what it changed in its root has gone with it", info.Name, info.State).
-		WithHint("look at the root while the sandbox runs; what it wrote to its workspace is still there")
+	return api.Errorf(api.CodeState, "sandbox %s is %s, and its root can be read only while it runs", info.Name, info.State).
+		WithHint("cloche start %s; what it wrote to its workspace can be read now", info.Name)
 }
 
 // goOn lets the root be written, unless something has gone wrong meanwhile, and the
 // sandbox go on. The caller holds s.ops.
-func (pr pauser) goOn(s *live, still *quiesce, err error) error {
-	still.end(err)
-	<-still.done
-	if rerr := pr.resumeNow(still.ctx, s, still); rerr != nil {
-		pr.m.log.Error("go on after a standstill", "sandbox", s.id, "error", rerr)
-		if still.err == nil {
+func (pr pauser) goOn(ctx context.Context, s *live, write *rootwrite.Write, err error) error {
+	werr := write.Finish(err)
+	if rerr := pr.resumeNow(ctx, s, write); rerr != nil {
+		pr.m.log.Error("resume after the root was written", "sandbox", s.id, "error", rerr)
+		if werr == nil {
 			return rerr
 		}
 	}
-	return still.err
+	return werr
 }

@@ -51,7 +51,7 @@ func (m *Manager) Touch(caller policy.Caller, ref string) (api.Sandbox, error) {
 	if err != nil {
 		return api.Sandbox{}, err
 	}
-	if info := s.snapshot(); info.State != api.StateRunning && info.State != api.StatePaused {
+	if info := s.snapshot(); info.State != api.StateRunning && !info.State.Held() {
 		return api.Sandbox{}, notRunning(info)
 	}
 	s.use()()
@@ -105,7 +105,7 @@ func (m *Manager) Hold(caller policy.Caller, ref string) (release func(), err er
 		return nil, api.Errorf(api.CodeState, "sandbox %s is not transient, so no connection can hold it", s.name).
 			WithHint("create it with transient set")
 	}
-	if s.info.State != api.StateRunning && s.info.State != api.StatePaused {
+	if !s.leased() {
 		return nil, notRunning(s.info)
 	}
 	s.holders++
@@ -184,7 +184,7 @@ func (r reaper) reapDue() (next time.Time) {
 		s.mu.Lock()
 		switch {
 		case s.teardown != stage.TeardownNone || s.making == stage.CreationUnreadable:
-		case s.info.State == api.StateRunning || s.info.State == api.StatePaused:
+		case s.leased():
 			if at, ok := r.reapLease(s); ok {
 				sooner(at)
 			}
@@ -227,6 +227,10 @@ func (r reaper) reapLease(s *live) (next time.Time, ok bool) {
 	t := now()
 	end, ok := s.lease.End(t)
 	switch {
+	case s.info.OnExpiry == api.ExpirySuspend && s.info.State == api.StateSuspended:
+		return time.Time{}, false // its next lease begins with the resume
+	case ok && !t.Before(end.At) && r.m.waker.due(s, why{cause: end.Cause, text: end.Reason}):
+		return time.Time{}, false
 	case ok && !t.Before(end.At):
 		s.teardown.Step(stage.TeardownDue)
 		r.m.log.Info("lease is over", "sandbox", s.id, "reason", end.Reason)
@@ -280,8 +284,7 @@ func (r reaper) forgetEnded(gone []retention.Ended[*live]) {
 	})
 }
 
-// stopAll ends, in parallel, what must not outlive an orderly shutdown. The end
-// of ctx cuts the grace short.
+// stopAll ends, in parallel, what must not outlive an orderly shutdown. The end of ctx cuts the grace short.
 func (r reaper) stopAll(ctx context.Context, all []*live) error {
 	errs := make(chan error, len(all))
 	limit := make(chan struct{}, maxStops)
@@ -354,5 +357,5 @@ func (s *live) ownerless() bool {
 
 // leased reports whether the lease of a sandbox runs. The caller holds s.mu.
 func (s *live) leased() bool {
-	return s.info.State == api.StateRunning || s.info.State == api.StatePaused
+	return s.info.State == api.StateRunning || s.info.State.Held()
 }

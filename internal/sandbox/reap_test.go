@@ -18,6 +18,8 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 )
 
@@ -103,19 +105,19 @@ func newBubble(t *testing.T) *bubble {
 }
 
 // put makes a sandbox as an earlier daemon left it.
-func (b *bubble) put(id string, alive bool, change func(*record)) {
+func (b *bubble) put(id string, alive bool, change func(*record.Record)) {
 	b.t.Helper()
 	dir := filepath.Join(b.dir, "sandboxes", id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		b.t.Fatal(err)
 	}
-	r := &record{Version: recordVersion, EngineState: []byte(id), LastUse: now(), Info: api.Sandbox{
+	r := &record.Record{Version: record.Version, EngineState: []byte(id), LastUse: now(), Info: api.Sandbox{
 		ID: id, Name: id, State: api.StateRunning, Tenant: policy.LocalTenant, Engine: "stub", Persistent: true, CreatedAt: now(),
 	}}
 	if change != nil {
 		change(r)
 	}
-	if err := r.write(dir, false); err != nil {
+	if err := r.Write(dir, false); err != nil {
 		b.t.Fatal(err)
 	}
 	if alive {
@@ -171,8 +173,8 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-func leased(lifetime, idle time.Duration) func(*record) {
-	return func(r *record) { r.Info.Limits = limits(lifetime, idle) }
+func leased(lifetime, idle time.Duration) func(*record.Record) {
+	return func(r *record.Record) { r.Info.Limits = limits(lifetime, idle) }
 }
 
 func TestLeasesEndSandboxes(t *testing.T) {
@@ -181,7 +183,7 @@ func TestLeasesEndSandboxes(t *testing.T) {
 		b.put("free", true, nil)
 		b.put("idle", true, leased(0, 5*time.Minute))
 		b.put("old", true, leased(8*time.Minute, time.Hour))
-		b.put("gone", true, func(r *record) { leased(0, 6*time.Minute+30*time.Second)(r); r.Info.Transient = true })
+		b.put("gone", true, func(r *record.Record) { leased(0, 6*time.Minute+30*time.Second)(r); r.Info.Transient = true })
 		m := b.daemon(retention.Rule{})
 		synctest.Wait()
 		b.mu.Lock()
@@ -284,7 +286,7 @@ func TestLeaseOutlivesTheDaemon(t *testing.T) {
 		Crash(m) // at 200 s
 		pass(290 * time.Second)
 		for _, id := range []string{"over", "used", "held"} {
-			r, err := readRecord(filepath.Join(b.dir, "sandboxes", id))
+			r, err := record.Read(filepath.Join(b.dir, "sandboxes", id))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -319,17 +321,17 @@ func TestReboot(t *testing.T) {
 		b := newBubble(t)
 		b.put("plain", false, nil)
 		b.put("leased", false, leased(0, time.Hour))
-		b.put("over", false, func(r *record) { leased(0, time.Minute)(r); r.LastUse = now().Add(-time.Hour) })
-		b.put("transient", false, func(r *record) { leased(0, time.Hour)(r); r.Info.Transient = true })
-		b.put("stopping", false, func(r *record) { r.Info.State = api.StateStopping })
-		b.put("removing", false, func(r *record) { r.Removing = true })
-		b.put("stopped", false, func(r *record) { r.Info.State = api.StateStopped; at := now(); r.Info.StoppedAt = &at })
-		b.put("version1", false, func(r *record) { r.Version = 1; r.Info.Persistent = false; r.LastUse = time.Time{} })
+		b.put("over", false, func(r *record.Record) { leased(0, time.Minute)(r); r.LastUse = now().Add(-time.Hour) })
+		b.put("transient", false, func(r *record.Record) { leased(0, time.Hour)(r); r.Info.Transient = true })
+		b.put("stopping", false, func(r *record.Record) { r.Info.State = api.StateStopping })
+		b.put("removing", false, func(r *record.Record) { r.Removing = true })
+		b.put("stopped", false, func(r *record.Record) { r.Info.State = api.StateStopped; at := now(); r.Info.StoppedAt = &at })
+		b.put("version1", false, func(r *record.Record) { r.Version = 1; r.Info.Persistent = false; r.LastUse = time.Time{} })
 		if err := os.WriteFile(filepath.Join(b.dir, "sandboxes", "stopped", "processes.json.new"), []byte("{half"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		empty := filepath.Join(b.dir, "sandboxes", "sb-unfinished")
-		if err := errors.Join(os.Mkdir(empty, 0o700), os.WriteFile(filepath.Join(empty, unfinishedFile), nil, 0o600), os.WriteFile(filepath.Join(empty, recordFile), nil, 0o600)); err != nil {
+		if err := errors.Join(os.Mkdir(empty, 0o700), os.WriteFile(filepath.Join(empty, directory.UnfinishedIdentity), nil, 0o600), os.WriteFile(filepath.Join(empty, directory.Record), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		m := b.daemon(retention.Rule{})
@@ -369,7 +371,7 @@ func TestFailedEndOfALeaseIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
 		b.put("x", true, leased(0, time.Minute))
-		b.put("y", true, func(r *record) { leased(0, time.Minute)(r); r.Info.Transient = true })
+		b.put("y", true, func(r *record.Record) { leased(0, time.Minute)(r); r.Info.Transient = true })
 		b.engine.live["x"].refuse, b.engine.live["y"].refuse = 2, 2
 		m := b.daemon(retention.Rule{})
 		pass(60*time.Second + 500*time.Millisecond)
@@ -391,7 +393,7 @@ func TestRetentionForgetsTheOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
 		for i := range 4 {
-			b.put(fmt.Sprintf("e%d", i), false, func(r *record) {
+			b.put(fmt.Sprintf("e%d", i), false, func(r *record.Record) {
 				at := now().Add(-time.Duration(i) * time.Minute)
 				r.Info.State, r.Info.StoppedAt = api.StateStopped, &at
 			})
@@ -421,8 +423,8 @@ func TestRetentionForgetsTheOldest(t *testing.T) {
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
-		b.put("left", true, func(r *record) { r.Info.Transient = true })
-		b.put("x", true, func(r *record) { leased(0, time.Hour)(r); r.Info.Transient = true })
+		b.put("left", true, func(r *record.Record) { r.Info.Transient = true })
+		b.put("x", true, func(r *record.Record) { leased(0, time.Hour)(r); r.Info.Transient = true })
 		b.put("y", true, nil)
 		m := b.daemon(retention.Rule{})
 		synctest.Wait()
@@ -464,7 +466,7 @@ func TestCloseOfTheHomelessEndsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
 		b.put("stays", true, nil)
-		b.put("goes", true, func(r *record) { r.Info.Persistent = false })
+		b.put("goes", true, func(r *record.Record) { r.Info.Persistent = false })
 		m := b.daemon(retention.Rule{})
 		synctest.Wait()
 		m.Homeless()
@@ -483,8 +485,8 @@ func TestCloseEndsWhatIsNotPersistent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
 		b.put("stays", true, nil)
-		b.put("goes", true, func(r *record) { r.Info.Persistent = false })
-		b.put("held", true, func(r *record) { leased(0, time.Hour)(r); r.Info.Transient = true })
+		b.put("goes", true, func(r *record.Record) { r.Info.Persistent = false })
+		b.put("held", true, func(r *record.Record) { leased(0, time.Hour)(r); r.Info.Transient = true })
 		m := b.daemon(retention.Rule{})
 		synctest.Wait()
 		if err := m.Close(t.Context()); err != nil {

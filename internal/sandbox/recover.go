@@ -11,7 +11,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
@@ -25,13 +27,13 @@ const maxParallel = 8
 // else, by a Manager that is not ephemeral. Long removals go on when it has
 // returned.
 func (m *Manager) Recover(ctx context.Context) error {
-	ids, gone, err := recordDirs(m.sandboxesDir())
+	ids, gone, err := directory.List(m.sandboxesDir())
 	if err != nil {
 		return err
 	}
 	m.background(func() {
 		for _, dir := range gone {
-			if err := removeGone(dir); err != nil {
+			if err := directory.RemoveGone(dir); err != nil {
 				m.log.Error("finish the removal of a sandbox", "directory", dir, "error", err)
 			}
 		}
@@ -98,9 +100,9 @@ func (f *finds) failed(err error) {
 // reconcile does what one directory needs.
 func (rc recovery) reconcile(ctx context.Context, id string, found *finds) {
 	dir := filepath.Join(rc.m.sandboxesDir(), id)
-	r, err := readRecord(dir)
-	if err != nil && unfinished(dir) {
-		if err := clearDir(dir); err != nil {
+	r, err := record.Read(dir)
+	if err != nil && directory.Unfinished(dir) {
+		if err := directory.Clear(dir); err != nil {
 			found.failed(fmt.Errorf("clear what is left of %s: %w", id, err))
 		}
 		return
@@ -110,14 +112,14 @@ func (rc recovery) reconcile(ctx context.Context, id string, found *finds) {
 		found.keepsEverywhere(rc.m.opts.Engines, id)
 		return
 	}
-	if err := established(dir); err != nil {
+	if err := directory.Establish(dir); err != nil {
 		rc.m.log.Warn("mark a sandbox as created", "sandbox", id, "error", err)
 	}
 	s, err := rc.adopt(ctx, id, dir, r)
 	if err == nil {
 		s.procs.Adopt()
 	}
-	rc.m.claims.adopt(s)
+	rc.adoptKey(s)
 	rc.m.list(s)
 	if err != nil {
 		// What cannot be reached now may be later, by another build or when the machine
@@ -151,11 +153,11 @@ func (rc recovery) reconcile(ctx context.Context, id string, found *finds) {
 
 // adopt makes a live sandbox of a recorded one. It is not in the tables yet, so waiting for the
 // engine blocks no other call. s.inst is nil if it no longer runs.
-func (rc recovery) adopt(ctx context.Context, id, dir string, r *record) (*live, error) {
+func (rc recovery) adopt(ctx context.Context, id, dir string, r *record.Record) (*live, error) {
 	s := &live{
 		id: id, tenant: r.Info.Tenant, name: r.Info.Name, profile: r.Info.Profile, dir: dir, info: r.Info, dirs: r.Dirs, wake: rc.m.reaper.poke,
 		token: r.AgentToken, image: r.Image, engineState: r.EngineState, ended: make(chan struct{}),
-		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removal: r.Removal, unsettled: r.Unsettled, making: stage.CreationAnnounced, endReason: r.Info.Reason,
+		grant: r.Egress, secrets: r.Secrets, trusts: r.Trusts, removal: r.Removal, spec: r.Spec, creator: r.Creator, rootSince: r.RootSince, endBegan: r.EndBegan, unsettled: r.Unsettled, making: stage.CreationAnnounced, endReason: r.Info.Reason,
 	}
 	rc.m.connect(s)
 	if r.Removing {
@@ -167,6 +169,12 @@ func (rc recovery) adopt(ctx context.Context, id, dir string, r *record) (*live,
 	s.ports.Adopt(r.Ports)
 	if s.info.State == api.StateStopped || s.info.State == api.StateLost {
 		s.finish(ending{reason: "the sandbox was ended"})
+		return s, nil
+	}
+	rc.m.pauser.recallMemory(s, r)
+	if s.memory != nil {
+		s.agent = rc.m.newConn(s, nil)
+		s.deadlines.Adopt(true)
 		return s, nil
 	}
 	inst, err := rc.reach(ctx, s)
@@ -183,11 +191,10 @@ func (rc recovery) adopt(ctx context.Context, id, dir string, r *record) (*live,
 	}
 	rc.m.copier.adopt(s, r.Copies)
 	s.inst = inst
-	s.agent = rc.m.newConn(s, inst)
-	s.agent.older = func(version int) {
+	s.agent = rc.m.newConn(s, func(version int) {
 		rc.m.log.Warn("the sandbox was made by an older cloche and cannot do all that this one can; make it again to have that",
 			"sandbox", id, "agent_protocol", version)
-	}
+	})
 	if st, ok := stat(ctx, inst); ok {
 		s.oomSeen = st.OOMKills
 	}
@@ -198,7 +205,7 @@ func (rc recovery) adopt(ctx context.Context, id, dir string, r *record) (*live,
 }
 
 // recall makes the lease of a record.
-func (s *live) recall(r *record) {
+func (s *live) recall(r *record.Record) {
 	used := r.LastUse
 	if used.IsZero() {
 		used = now()
@@ -212,7 +219,7 @@ func (s *live) recall(r *record) {
 	if s.lease.LastUse = used.Add(s.lease.SaveEvery()); s.lease.LastUse.After(now()) {
 		s.lease.LastUse = now()
 	}
-	if r.Info.State == api.StatePaused {
+	if r.Info.State.Held() {
 		s.lease.Paused, s.lease.Spent = true, r.IdleSpent
 	}
 }
@@ -251,7 +258,8 @@ func (rc recovery) markDead(s *live) {
 	default:
 		stopped := now()
 		s.info.State, s.info.Reason, s.info.StoppedAt = api.StateLost, "the sandbox died while the daemon was not running", &stopped
-		s.info.TerminalReason = api.EndedLost
+		s.info.TerminalReason, s.endBegan = api.EndedLost, stopped
+		s.loseRoot("it died while the daemon was not running")
 		if err := s.save(); err != nil {
 			rc.m.log.Error("save record", "sandbox", s.id, "error", err)
 		}
@@ -272,7 +280,7 @@ func (rc recovery) resolve(s *live) {
 	}
 	because := why{cause: api.EndedLease, text: "what held it went with the daemon"}
 	if s.removal != nil {
-		because = s.removal.why()
+		because = whyRemoved(s.removal)
 		s.endsFor(because)
 	}
 	if alive && !removing && state != api.StateStopping {

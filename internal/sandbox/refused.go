@@ -3,13 +3,11 @@ package sandbox
 import (
 	"context"
 	"errors"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/sandbox/pathrule"
 	"github.com/cloche-dev/cloche/internal/secret"
 )
 
@@ -31,27 +29,6 @@ type PathDenial struct {
 	Missed int64
 }
 
-// pathRules are the rules on paths of a sandbox as its agent and its engine get
-// them: always the same list, by whose places they are known later.
-func pathRules(info api.Sandbox) []agent.Rule {
-	var rules []agent.Rule
-	add := func(name, target string, readOnly bool, list []api.PathRule) {
-		for _, r := range pinned(readOnly, list) {
-			rules = append(rules, agent.Rule{
-				Name:   name + ".rules[" + strconv.Itoa(r.of) + "]",
-				Target: api.Bytes(target), Path: api.Bytes(r.Path), Access: r.Access, Make: !readOnly,
-			})
-		}
-	}
-	add("workspace", info.Workspace.Path, info.Workspace.ReadOnly, info.Workspace.Rules)
-	for i, m := range info.Mounts {
-		add("mounts["+strconv.Itoa(i)+"]", m.Target, m.ReadOnly, m.Rules)
-	}
-	// Those of a mount in another come after the other's.
-	slices.SortStableFunc(rules, func(a, b agent.Rule) int { return strings.Compare(string(a.Target), string(b.Target)) })
-	return rules
-}
-
 // refusalReader passes on what the engines of sandboxes refuse their programs.
 type refusalReader struct{ m *Manager }
 
@@ -62,7 +39,7 @@ func (rf refusalReader) attend(s *live, inst engine.Instance) {
 	if !ok || rf.m.opts.Refused == nil {
 		return
 	}
-	if rules := pathRules(s.snapshot()); len(rules) > 0 {
+	if rules := pathrule.Of(s.snapshot()); len(rules) > 0 {
 		rf.m.background(func() { rf.hear(s, told, rules) })
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/sandbox/remains"
 	"github.com/cloche-dev/cloche/internal/sandbox/retry"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
@@ -67,7 +68,7 @@ func (m *Manager) ended(ctx context.Context, s *live) error {
 	}
 	left := m.remains(s, nil)
 	m.forget(s)
-	m.claims.drop(s.tenant, s.last().IdempotencyKey, s.id)
+	m.keys.Drop(s.tenant, s.last().IdempotencyKey, s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.teardown.Step(stage.TeardownRemoved)
@@ -85,7 +86,7 @@ func (rt retrier) noteFailure(s *live, err error) {
 	defer s.mu.Unlock()
 	s.attempts++
 	s.failure = err
-	s.info.Teardown = &api.Teardown{Attempts: s.attempts, Error: said(err), Resources: left}
+	s.info.Teardown = &api.Teardown{Attempts: s.attempts, Error: remains.Said(err), Resources: left}
 }
 
 // awaitEnd goes on in the background with a teardown that failed, and waits for what
@@ -124,7 +125,7 @@ func (s *live) notEnded(err error) error {
 		// A machine under load takes its time to take a large sandbox apart.
 		out = api.Errorf(api.CodeTimeout, "sandbox %s could not be %s within %s; it goes on", s.name, what, closeTimeout)
 	} else {
-		out = api.Errorf(api.CodeInternal, "sandbox %s could not be %s: %s; it is being retried", s.name, what, said(err))
+		out = api.Errorf(api.CodeInternal, "sandbox %s could not be %s: %s; it is being retried", s.name, what, remains.Said(err))
 	}
 	out.Retryable, out.RetryAfterMS, out.TerminalReason = true, retry.Teardown().Most.Milliseconds(), reason
 	return out.WithHint("its record says what is left of it; do the same again to try at once").WithCause(err)

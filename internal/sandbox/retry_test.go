@@ -15,6 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/remains"
 	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 )
 
@@ -325,8 +326,8 @@ func TestRemainsByWhatTheEngineSays(t *testing.T) {
 	m := &Manager{}
 	m.assign()
 	s := &live{id: "x", dir: t.TempDir(), inst: &stubInstance{done: make(chan struct{})}, ended: make(chan struct{})}
-	err := leaves(api.ResourceProcesses, api.Errorf(api.CodeInternal, "close: %w", &engine.CloseError{Kind: api.ResourceCgroup, Err: &os.PathError{Op: "rmdir", Path: "/sys/fs/cgroup/secret", Err: syscall.EBUSY}}))
-	if got := said(err); got != "its cgroup could not be removed: device or resource busy" {
+	err := remains.Leaves(api.ResourceProcesses, api.Errorf(api.CodeInternal, "close: %w", &engine.CloseError{Kind: api.ResourceCgroup, Err: &os.PathError{Op: "rmdir", Path: "/sys/fs/cgroup/secret", Err: syscall.EBUSY}}))
+	if got := remains.Said(err); got != "its cgroup could not be removed: device or resource busy" {
 		t.Errorf("said: %q", got)
 	}
 	for _, r := range m.remains(s, err) {

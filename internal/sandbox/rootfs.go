@@ -1,29 +1,15 @@
 package sandbox
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 )
-
-// imageFacts are what an image says of the processes that run in it.
-type imageFacts struct {
-	Env map[string]string
-	// Path is the file that the root lies on.
-	Path string `json:",omitempty"`
-	// MissingHint belongs to the error about a program that is not there.
-	MissingHint string
-}
 
 // resolveImage finds the root filesystem, which was fetched before if it had to
 // be, and what its image says of the processes in it.
@@ -50,12 +36,15 @@ func (c *creation) resolveImage(ctx context.Context) error {
 	c.plan.Root = engine.Root{Image: root.Image, ReadOnly: c.s.info.ReadOnlyRoot}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
+	if c.memory != nil {
+		return c.pinnedRoot(root.Digest)
+	}
 	c.s.info.ImageDigest = root.Digest
 	c.takeUser(root.User)
 	if dir := root.WorkingDir(); dir != "" && c.permit.CwdOpen() {
 		c.s.info.Cwd, c.makeCwd = dir, !c.s.info.ReadOnlyRoot
 	}
-	c.s.image = imageFacts{Env: root.Env, Path: root.Image, MissingHint: root.MissingHint}
+	c.s.image = record.Image{Env: root.Env, Path: root.Image, MissingHint: root.MissingHint}
 	return nil
 }
 
@@ -74,7 +63,7 @@ func (c *creation) nameTemplate() error {
 	if c.s.info.User == "" {
 		c.s.info.User = "root"
 	}
-	c.s.image = imageFacts{Env: map[string]string{"PATH": image.DefaultPath}}
+	c.s.image = record.Image{Env: map[string]string{"PATH": image.DefaultPath}}
 	return nil
 }
 
@@ -130,50 +119,4 @@ func (m *Manager) ImagesInUse() []string {
 	}
 	slices.Sort(digests)
 	return slices.Compact(digests)
-}
-
-// RecordedImages returns the digests of the images of every sandbox on record below owners: of the
-// daemon of this home, of a daemon that is not running, and of a run without a daemon. A record
-// that cannot be read is an error, because its image is not known.
-func RecordedImages(owners string) ([]string, error) {
-	records, err := filepath.Glob(filepath.Join(owners, "*", "sandboxes", "*", recordFile))
-	if err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
-	}
-	var digests []string
-	for _, name := range records {
-		digest, err := recordedImage(name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was removed meanwhile
-		}
-		if err != nil && unfinished(filepath.Dir(name)) {
-			continue // its creation has not ended: the image is held
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read record of %s: %w", filepath.Base(filepath.Dir(name)), err)
-		}
-		if digest != "" {
-			digests = append(digests, digest)
-		}
-	}
-	slices.Sort(digests)
-	return slices.Compact(digests), nil
-}
-
-// recordedImage reads the one field of a record, of whatever version.
-func recordedImage(name string) (string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	var r struct {
-		Info struct {
-			ImageDigest string `json:"image_digest"`
-		}
-	}
-	if err := json.NewDecoder(bufio.NewReader(f)).Decode(&r); err != nil {
-		return "", err
-	}
-	return r.Info.ImageDigest, nil
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 )
 
 func write(w io.Writer, text string) error {
@@ -40,7 +42,7 @@ func TestFilesOfAnImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &live{image: imageFacts{Path: root.Image}}
+	s := &live{image: record.Image{Path: root.Image}}
 	for what, c := range map[string]struct {
 		path string
 		size int64
@@ -53,11 +55,6 @@ func TestFilesOfAnImage(t *testing.T) {
 	s.image.Path = "/no/such/image"
 	if s.ofImage(largeFile("/large", 4)) {
 		t.Error("a file of an image that is gone")
-	}
-	for n, want := range map[int]int{200: 200, 201: 200 + len("…")} {
-		if got := shorten(strings.Repeat("p", n)); len(got) != want {
-			t.Errorf("a path of %d bytes has %d", n, len(got))
-		}
 	}
 }
 
@@ -74,20 +71,20 @@ func TestRecordedImages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("a", "1", recordFile, `{"Info":{"image_digest":"sha256:b"}}`)
-	write("a", "2", recordFile, `{"Info":{"image_digest":"sha256:a"}}`)
-	write("b", "3", recordFile, `{"Info":{"image_digest":"sha256:b"},"Other":1}`)
-	write("b", "4", recordFile, `{"Info":{}}`)
-	if got, err := RecordedImages(owners); err != nil || !slices.Equal(got, []string{"sha256:a", "sha256:b"}) {
+	write("a", "1", directory.Record, `{"Info":{"image_digest":"sha256:b"}}`)
+	write("a", "2", directory.Record, `{"Info":{"image_digest":"sha256:a"}}`)
+	write("b", "3", directory.Record, `{"Info":{"image_digest":"sha256:b"},"Other":1}`)
+	write("b", "4", directory.Record, `{"Info":{}}`)
+	if got, err := directory.RecordedImages(owners); err != nil || !slices.Equal(got, []string{"sha256:a", "sha256:b"}) {
 		t.Errorf("%q, %v", got, err)
 	}
-	write("b", "5", recordFile, `{`)
-	if _, err := RecordedImages(owners); err == nil || !strings.Contains(err.Error(), "record of 5") {
+	write("b", "5", directory.Record, `{`)
+	if _, err := directory.RecordedImages(owners); err == nil || !strings.Contains(err.Error(), "record of 5") {
 		t.Errorf("a record that is torn: %v", err)
 	}
 	// Its creation has not ended.
 	write("b", "5", "creating.json", `{}`)
-	if got, err := RecordedImages(owners); err != nil || len(got) != 2 {
+	if got, err := directory.RecordedImages(owners); err != nil || len(got) != 2 {
 		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"path"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -33,7 +33,7 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 	if !permit.Valid() {
 		return api.Snapshot{}, api.Errorf(api.CodeDenied, "no policy has granted this snapshot")
 	}
-	s, err := m.find(caller, policy.VerbSnapshot, ref)
+	s, err := m.waker.find(ctx, caller, policy.VerbSnapshot, ref)
 	if err != nil {
 		return api.Snapshot{}, err
 	}
@@ -119,7 +119,7 @@ func (s *live) snapshotScope(asked api.SnapshotScope) (api.SnapshotScope, []api.
 	}
 	reason := "nothing was changed: it is read-only"
 	if ended {
-		reason = "what was changed went with the sandbox's end"
+		reason = "it can be read only while the sandbox runs"
 	}
 	return api.SnapshotWorkspace, append(left, api.TarSkip{Path: "/", Reason: reason}), nil
 }
@@ -214,19 +214,19 @@ func (t *taking) takeRoot(ctx context.Context) error {
 		return err
 	}
 	defer f.Close()
-	out := &rationed{w: f, left: t.permit.BytesLeft()}
-	still, err := t.m.pauser.quiesce(ctx, t.s, out)
+	out := &snapshot.Rationed{W: f, Left: t.permit.BytesLeft()}
+	write, err := t.m.pauser.quiesce(ctx, t.s, out)
 	if err != nil {
 		return err
 	}
 	if t.snap.Scope == api.SnapshotFiles {
 		err = t.copyWorkspace(ctx)
-		out.left -= t.snap.WorkspaceBytes
+		out.Left -= t.snap.WorkspaceBytes
 	}
-	if err := t.m.pauser.goOn(t.s, still, err); err != nil {
+	if err := t.m.pauser.goOn(ctx, t.s, write, err); err != nil {
 		return err
 	}
-	t.snap.RootBytes = out.written
+	t.snap.RootBytes = out.Written
 	return errors.Join(f.Sync(), f.Close())
 }
 
@@ -249,7 +249,7 @@ func (t *taking) copyWorkspace(ctx context.Context) error {
 	limits := workspace.CopyLimits{Bytes: t.permit.BytesLeft(), Entries: maxSnapshotFiles}
 	report, err := lower.CopyTo(ctx, layer, t.draft.Files(), limits)
 	if report.Bytes > limits.Bytes {
-		return overRation()
+		return snapshot.OverRation()
 	}
 	if err != nil {
 		return err
@@ -260,30 +260,6 @@ func (t *taking) copyWorkspace(ctx context.Context) error {
 		t.snap.Left = append(t.snap.Left, skip)
 	}
 	return nil
-}
-
-// overRation is the error about a snapshot that is more than the tenant has left.
-func overRation() error {
-	e := api.Errorf(api.CodeNoCapacity, "the snapshot is larger than what the tenant may still keep of snapshots")
-	e.Rule = "max_snapshot_bytes_per_tenant"
-	return e.WithHint("remove a snapshot with: cloche snapshot rm NAME; or files that need not be kept")
-}
-
-// rationed refuses what is more than a snapshot may have.
-type rationed struct {
-	w             io.Writer
-	left, written int64
-}
-
-// Write implements io.Writer.
-func (b *rationed) Write(p []byte) (int, error) {
-	if int64(len(p)) > b.left {
-		return 0, overRation()
-	}
-	n, err := b.w.Write(p)
-	b.left -= int64(n)
-	b.written += int64(n)
-	return n, err
 }
 
 // useSnapshot protects the snapshot of a sandbox from removal until the sandbox is created, and
@@ -349,7 +325,7 @@ func (c *creation) restoreFiles(ctx context.Context, dir *workspace.Dir) error {
 		}
 		c.filling = true
 		c.s.undo.Push("files of the snapshot", func(context.Context) error {
-			dir, err := store.Open(c.s.tenant, ws.Name, filepath.Join(c.s.dir, stagingDir))
+			dir, err := store.Open(c.s.tenant, ws.Name, filepath.Join(c.s.dir, directory.Staging))
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}

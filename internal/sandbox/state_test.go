@@ -16,15 +16,16 @@ var allStates = api.States()
 // The whole machine, as a picture: a row may go to the columns marked x.
 func TestTransitions(t *testing.T) {
 	const table = `
-	          creating running paused stopping stopped lost failed deleting
-	creating     .        x      .       .        .     .     .       x
-	running      .        .      x       x        .     x     .       x
-	paused       .        x      .       x        .     x     .       x
-	stopping     .        .      .       .        x     .     .       x
-	stopped      .        .      .       .        .     .     .       x
-	lost         .        .      .       .        .     .     .       x
-	failed       .        .      .       x        .     .     .       x
-	deleting     .        .      .       .        .     .     .       .`
+	          creating running paused suspended stopping stopped lost failed deleting
+	creating     .        x      .       .        .       .      .     .       x
+	running      .        .      x       .        x       .      x     .       x
+	paused       .        x      .       x        x       .      x     .       x
+	suspended    .        x      .       .        x       .      .     .       x
+	stopping     .        .      .       .        .       x      .     .       x
+	stopped      .        .      .       .        .       .      .     .       x
+	lost         .        .      .       .        .       .      .     .       x
+	failed       .        .      .       .        x       .      .     .       x
+	deleting     .        .      .       .        .       .      .     .       .`
 	rows := strings.Split(strings.TrimSpace(table), "\n")[1:]
 	if len(rows) != len(allStates) || len(transitions) != len(allStates) {
 		t.Fatal("a state is missing")

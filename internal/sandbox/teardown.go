@@ -10,6 +10,11 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/agentconn"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/idempotency"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
+	"github.com/cloche-dev/cloche/internal/sandbox/remains"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 )
@@ -48,11 +53,15 @@ func (m *Manager) Stop(ctx context.Context, caller policy.Caller, ref string, gr
 func (m *Manager) graceful(s *live, grace time.Duration) func(context.Context) {
 	return func(ctx context.Context) {
 		s.mu.Lock()
-		inst := s.inst
+		inst, suspended := s.inst, s.memory != nil
 		s.mu.Unlock()
-		defer await.Of(ctx, named(inst, theAgent))()
+		if suspended {
+			return // no process runs, and the root is in the memory
+		}
+		defer await.Of(ctx, agentconn.Named(inst, agentconn.TheAgent))()
 		m.pauser.thaw(ctx, s)
 		client, err := m.agentOf(ctx, s)
+		unreached := err
 		if err == nil {
 			ctx, cancel := context.WithTimeout(ctx, grace+callTimeout)
 			defer cancel()
@@ -70,6 +79,7 @@ func (m *Manager) graceful(s *live, grace time.Duration) func(context.Context) {
 		if err := s.procs.SaveOutput(ctx); err != nil {
 			m.log.Warn("save output", "sandbox", s.id, "error", err)
 		}
+		m.saveRoot(ctx, s, unreached)
 	}
 }
 
@@ -114,6 +124,9 @@ func whyAsked(cause api.TerminalReason, caller policy.Caller) why {
 // which may be nil, runs while it is stopping. What fails is tried again; the error
 // is of what could not be done while the caller waited, and goes on.
 func (m *Manager) end(ctx context.Context, s *live, w why, before func(context.Context)) (api.Sandbox, error) {
+	if before != nil {
+		m.waker.resumeToStop(ctx, s)
+	}
 	defer s.interruptSnapshot()()
 	s.lockOps(ctx)
 	first, err := m.beginEnd(s, w)
@@ -164,7 +177,15 @@ func (m *Manager) beginEnd(s *live, w why) (first bool, err error) {
 	if err := s.move(to, w.text); err != nil {
 		return false, err
 	}
-	s.endReason = w.text
+	s.endReason, s.endBegan = w.text, now()
+	reason := "its end was cut short" // unless a stop saves the root
+	switch {
+	case w.cause == api.EndedKilled:
+		reason = "it was killed"
+	case s.memory != nil:
+		reason = "it was stopped while it was suspended"
+	}
+	s.loseRoot(reason)
 	// On record before anything ends: a daemon that dies now has a successor
 	// that finishes this.
 	m.saveUnlessRemoving(s)
@@ -251,11 +272,12 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	}
 	if inst == nil {
 		if err := m.retrier.endUnreached(ctx, s); err != nil {
-			return leaves(api.ResourceProcesses, err)
+			return remains.Leaves(api.ResourceProcesses, err)
 		}
+		m.pauser.dropMemory(s)
 		m.networks.end(ctx, s)
 		m.removeCutWrites(ctx, s)
-		return leaves(api.ResourceLeases, m.workspaces.detach(s, false))
+		return remains.Leaves(api.ResourceLeases, m.workspaces.detach(s, false))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -274,18 +296,28 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	}
 	if err != nil {
 		m.log.Error("close instance", "sandbox", s.id, "error", err)
-		return leaves(api.ResourceProcesses, err)
+		return remains.Leaves(api.ResourceProcesses, err)
 	}
 	s.mu.Lock()
 	s.finish(ending{reason: "the sandbox was ended"})
 	s.inst, s.engineState = nil, nil
 	s.mu.Unlock()
+	m.pauser.dropMemory(s)
 	last.net = m.networks.end(ctx, s)
 	m.used(s, last)
 	s.procs.Settle()
 	m.removeCutWrites(ctx, s)
 	s.copies.Close()
-	return leaves(api.ResourceLeases, m.workspaces.detach(s, false))
+	return remains.Leaves(api.ResourceLeases, m.workspaces.detach(s, false))
+}
+
+// releaseRest is release of a sandbox that has ended: a lost one may have left something of its instance. The caller
+// holds s.ops.
+func (m *Manager) releaseRest(ctx context.Context, s *live) error {
+	if err := m.release(ctx, s); err != nil {
+		return api.Errorf(api.CodeInternal, "sandbox %s has not ended wholly yet", s.name).WithHint("try again").WithCause(err)
+	}
+	return nil
 }
 
 // clean ends what is left of the instance of a lost sandbox.
@@ -336,16 +368,8 @@ func (m *Manager) Remove(ctx context.Context, caller policy.Caller, ref string) 
 	return err
 }
 
-// removal is why a removal was begun, as the record keeps it for the next daemon.
-type removal struct {
-	Cause api.TerminalReason
-	Text  string `json:",omitempty"`
-	// By is the tenant and origin of the caller that requested it, or empty.
-	By string `json:",omitempty"`
-}
-
-// why is the reason that the next daemon gives, who asked included.
-func (r *removal) why() why {
+// whyRemoved is the reason that the next daemon gives, who asked included.
+func whyRemoved(r *record.Removal) why {
 	text := r.Text
 	if r.By != "" {
 		text = "its removal was asked for by " + r.By + ", and finished by another daemon"
@@ -359,12 +383,19 @@ func (m *Manager) remove(ctx context.Context, s *live, w why) (api.Sandbox, erro
 		return s.last(), err
 	}
 	s.mu.Lock()
+	if next := s.next; next != nil {
+		s.mu.Unlock()
+		if w.by == "" {
+			return next.last(), nil // it was for what has been started again
+		}
+		return m.remove(ctx, next, w)
+	}
 	if s.teardown == stage.TeardownRemoved {
 		s.mu.Unlock()
 		return s.last(), nil
 	}
 	if s.removal == nil {
-		s.removal = &removal{w.cause, w.text, w.by}
+		s.removal = &record.Removal{Cause: w.cause, Text: w.text, By: w.by}
 	}
 	s.endsFor(w)
 	s.teardown.Step(stage.TeardownRemoving)
@@ -379,9 +410,6 @@ func (m *Manager) remove(ctx context.Context, s *live, w why) (api.Sandbox, erro
 	return m.end(ctx, s, w, nil)
 }
 
-// errForestalled ends a creation whose sandbox was deleted.
-var errForestalled = errors.New("it was deleted while it was being created")
-
 // forestall ends the creation of a sandbox that is not created yet, and waits for
 // that.
 func (s *live) forestall(ctx context.Context) error {
@@ -393,7 +421,7 @@ func (s *live) forestall(ctx context.Context) error {
 	s.making.Step(stage.CreationCanceled)
 	stop, made := s.stopMaking, s.made
 	s.mu.Unlock()
-	stop(errForestalled)
+	stop(idempotency.ErrDeleted)
 	select {
 	case <-made:
 		return nil
@@ -407,19 +435,22 @@ func (s *live) forestall(ctx context.Context) error {
 func (m *Manager) erase(ctx context.Context, s *live) error {
 	// What was begun with the workspace is not left half done.
 	if err := m.layers.finishCommit(s); err != nil {
-		return leaves(api.ResourceDisk, err)
+		return remains.Leaves(api.ResourceDisk, err)
 	}
 	if err := m.layers.drop(ctx, s); err != nil {
-		return leaves(api.ResourceDisk, err)
+		return remains.Leaves(api.ResourceDisk, err)
 	}
 	if err := m.at(ctx, "before erase"); err != nil {
-		return leaves(api.ResourceDisk, err)
+		return remains.Leaves(api.ResourceDisk, err)
 	}
 	if err := m.workspaces.detach(s, true); err != nil {
-		return leaves(api.ResourceLeases, err)
+		return remains.Leaves(api.ResourceLeases, err)
+	}
+	if err := m.workspaces.dropVolume(ctx, s); err != nil {
+		return remains.Leaves(api.ResourceDisk, err)
 	}
 	if err := m.dropHolds(s); err != nil {
-		return leaves(api.ResourceLeases, err)
+		return remains.Leaves(api.ResourceLeases, err)
 	}
 	// Nothing is written any more, so that nothing appears in what is being removed.
 	s.mu.Lock()
@@ -432,11 +463,11 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 			m.log.Error("a restart will forget that a sandbox was removed", "sandbox", s.id, "error", err)
 		}
 	}
-	err := clearDir(s.dir)
+	err := directory.Clear(s.dir)
 	if err == nil {
 		err = m.at(ctx, "after erase")
 	}
-	return leaves(api.ResourceDisk, err)
+	return remains.Leaves(api.ResourceDisk, err)
 }
 
 // tombstoneDir is where the store of tombstones has its file; empty is nowhere.

@@ -9,6 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 	"github.com/cloche-dev/cloche/internal/sandbox/quota"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -39,7 +40,7 @@ func (c *creation) openWorkspace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if quota.Watches(ws) && c.snapshot == nil {
+	if quota.Watches(ws) && c.snapshot == nil && c.from == nil {
 		c.m.workspaces.quotas.Begin(&c.s.space)
 	}
 	return c.stageWorkspace(ctx, dir)
@@ -47,7 +48,8 @@ func (c *creation) openWorkspace(ctx context.Context) error {
 
 // openVolume has the engine keep the workspace.
 func (c *creation) openVolume(ws api.Workspace) error {
-	if _, ok := c.m.engineNamed(c.permit.Engine()).(engine.VolumeKeeper); !ok {
+	keeper, ok := c.m.engineNamed(c.permit.Engine()).(engine.VolumeKeeper)
+	if !ok {
 		return api.Errorf(api.CodeUnsupported, "engine %s shares no files with this host, and keeps none", c.permit.Engine()).
 			WithHint("use another engine")
 	}
@@ -58,14 +60,39 @@ func (c *creation) openVolume(ws api.Workspace) error {
 			return err
 		}
 		v.Name = name
+	} else if c.s.keepsVolume() {
+		v.Name = c.s.id // it outlives the instance
+		if c.from == nil {
+			c.s.undo.Push("volume", func(ctx context.Context) error { return keeper.RemoveVolume(ctx, v.Name) })
+		}
 	}
 	c.plan.Volumes = append(c.plan.Volumes, v)
 	return nil
 }
 
+// keepsVolume reports whether the private workspace is a volume with the name of the sandbox, because the sandbox can
+// be started again.
+func (s *live) keepsVolume() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.spec != nil && s.info.Workspace.Volume && s.info.Workspace.Name == "" && s.info.Tier != api.TierRemote
+}
+
+// dropVolume removes the volume of a sandbox that is being removed. The caller holds s.ops.
+func (wk workspaces) dropVolume(ctx context.Context, s *live) error {
+	keeper, ok := wk.m.engineNamed(s.snapshot().Engine).(engine.VolumeKeeper)
+	if !ok || !s.keepsVolume() {
+		return nil
+	}
+	return keeper.RemoveVolume(ctx, s.id)
+}
+
 // attachWorkspace takes the named workspace for this sandbox.
 func (c *creation) attachWorkspace() error {
 	ws, grant, keeper := c.s.info.Workspace, c.permit.Workspace(), ""
+	if c.memory != nil || c.from != nil && keepsWorkspace(ws) {
+		return nil // it has not been given up
+	}
 	if ws.Volume {
 		keeper = c.permit.Engine()
 	}
@@ -83,7 +110,7 @@ func (c *creation) attachWorkspace() error {
 // what it gets, before anything removes the sandbox's directory.
 func (wk workspaces) open(s *live) (*workspace.Dir, error) {
 	info := s.snapshot()
-	ws, staging := info.Workspace, filepath.Join(s.dir, stagingDir)
+	ws, staging := info.Workspace, filepath.Join(s.dir, directory.Staging)
 	switch {
 	case ws.Volume:
 		return nil, workspace.Elsewhere(cmp.Or(ws.Name, "of "+info.Name), info.Engine)

@@ -103,7 +103,7 @@ func (d *Draft) Commit(snap api.Snapshot, q Quota) error {
 	if err := tenant.Sync(); err != nil {
 		return fmt.Errorf("sync snapshots: %w", err)
 	}
-	d.lock.Close()
+	unlock(d.lock)
 	return nil
 }
 
@@ -128,7 +128,7 @@ func (d *Draft) Abort() error {
 		return nil
 	}
 	err := d.store.remove(d.dir)
-	d.lock.Close()
+	unlock(d.lock)
 	if err != nil {
 		return fmt.Errorf("remove what was made of a snapshot: %w", err)
 	}

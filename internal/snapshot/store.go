@@ -239,7 +239,7 @@ func (s *Store) Use(tenant, id string) (*Use, error) {
 	}
 	snap, err := s.read(tenant, id)
 	if err != nil {
-		lock.Close()
+		unlock(lock)
 		return nil, err
 	}
 	return &Use{Snapshot: snap, dir: dir, lock: lock}, nil
@@ -262,7 +262,7 @@ func (u *Use) Files() string {
 }
 
 // Release lets the snapshot be removed.
-func (u *Use) Release() { u.lock.Close() }
+func (u *Use) Release() { unlock(u.lock) }
 
 // Remove takes a snapshot away. One that a sandbox is just being made of is
 // api.CodeConflict.
@@ -277,7 +277,7 @@ func (s *Store) Remove(tenant, id string) error {
 	if err != nil {
 		return fmt.Errorf("remove snapshot: %w", err)
 	}
-	defer lock.Close()
+	defer unlock(lock)
 	// In one step it is no snapshot any more; the files may take a while.
 	gone := filepath.Join(s.dir, tenant, gonePrefix+id)
 	if err := os.Rename(dir, gone); err != nil {
@@ -313,7 +313,7 @@ func (s *Store) Sweep() error {
 			}
 			if err == nil {
 				err = s.remove(path)
-				lock.Close()
+				unlock(lock)
 			}
 			errs = append(errs, err)
 		}
@@ -322,6 +322,13 @@ func (s *Store) Sweep() error {
 		return fmt.Errorf("sweep snapshots: %w", err)
 	}
 	return nil
+}
+
+// unlock gives a lock up. A process that was forked meanwhile has the lock too until it executes its program, so that
+// closing the file is not enough.
+func unlock(f *os.File) {
+	hostfile.Unlock(f)
+	_ = f.Close()
 }
 
 // lockDir takes a lock on a directory that ends with the file, without waiting.

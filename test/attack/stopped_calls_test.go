@@ -92,6 +92,7 @@ func (s *stoppedPart) sandboxCalls() map[string]stoppedCall {
 		"getSandboxes":    {path: "/v1/batch/status", body: `{"ids":["box"]}`, by: func(ctx context.Context, c *client.Client) error { return did(c.StatusMany(ctx, "box")) }},
 		"getSandbox":      {path: "/v1/sandboxes/box", by: func(ctx context.Context, c *client.Client) error { return did(c.Get(ctx, "box")) }},
 		"getSandboxStats": {path: "/v1/sandboxes/box/stats", by: func(ctx context.Context, c *client.Client) error { return did(c.Stats(ctx, "box")) }},
+		"startSandbox":    {path: "/v1/sandboxes/box/start", by: func(ctx context.Context, c *client.Client) error { return did(c.StartSandbox(ctx, "box")) }},
 		"heartbeat":       {path: "/v1/sandboxes/box/heartbeat", by: func(ctx context.Context, c *client.Client) error { return did(c.Heartbeat(ctx, "box")) }},
 		"extend": {path: "/v1/sandboxes/box/extend", body: `{"lifetime_ms":60000}`, by: func(ctx context.Context, c *client.Client) error {
 			return did(c.Extend(ctx, "box", time.Minute))
@@ -111,8 +112,9 @@ func (s *stoppedPart) endingCalls() map[string]stoppedCall {
 		"removeSandboxes": {path: "/v1/batch/remove", body: `{"ids":["box-batch"]}`, by: func(ctx context.Context, c *client.Client) error {
 			return did(c.RemoveMany(ctx, api.BatchSelect{IDs: []string{"box-batch"}}))
 		}},
-		"pauseSandbox":  {path: "/v1/sandboxes/box-pause/pause", by: func(ctx context.Context, c *client.Client) error { return did(c.Pause(ctx, "box-pause")) }},
-		"resumeSandbox": {path: "/v1/sandboxes/box-resume/resume", by: func(ctx context.Context, c *client.Client) error { return did(c.Resume(ctx, "box-resume")) }},
+		"pauseSandbox":   {path: "/v1/sandboxes/box-pause/pause", by: func(ctx context.Context, c *client.Client) error { return did(c.Pause(ctx, "box-pause")) }},
+		"suspendSandbox": {path: "/v1/sandboxes/box-suspend/suspend", by: func(ctx context.Context, c *client.Client) error { return did(c.Suspend(ctx, "box-suspend")) }},
+		"resumeSandbox":  {path: "/v1/sandboxes/box-resume/resume", by: func(ctx context.Context, c *client.Client) error { return did(c.Resume(ctx, "box-resume")) }},
 	}
 }
 

@@ -140,6 +140,22 @@ func TestEngineE2B(t *testing.T) {
 			t.Errorf("the snapshot has %q", out)
 		}
 	})
+	t.Run("start again", func(t *testing.T) {
+		create(t, "ends")
+		e.Must("exec", "ends", "--", "sh", "-c", "echo kept > f; echo lost > /etc/lost")
+		e.Must("start", "--id", "p", "--restart", "always", "ends", "--", "sleep", "1000")
+		e.Must("stop", "ends")
+		e.Must("start", "ends")
+		if out := e.Must("exec", "ends", "--", "sh", "-c", "cat f; ls /etc/lost 2>/dev/null || echo no root"); out != "kept\nno root\n" {
+			t.Errorf("after a start: %q", out)
+		}
+		if out := e.Must("inspect", "ends"); !strings.Contains(out, "its engine does not show the files of its image") {
+			t.Errorf("the record does not say that the root is lost: %s", out)
+		}
+		if out := e.Must("ps", "ends"); !strings.Contains(out, "p ") {
+			t.Errorf("the process was not started again: %s", out)
+		}
+	})
 	t.Run("named workspace", func(t *testing.T) {
 		create(t, "named", "--workspace", "shared")
 		e.Must("exec", "named", "--", "sh", "-c", "echo named > f")
@@ -272,7 +288,8 @@ func TestScriptsOnE2B(t *testing.T) {
 	t.Setenv(envEngine, "e2b")
 	t.Setenv(envSettings, fmt.Sprintf("e2b: {api_key: %s, api_url: '%s'}\n", s.env["E2B_API_KEY"], s.env["E2B_API_URL"]))
 	runScripts(t, scriptTime, func(name string) bool {
-		// Its files belong to several users, and owners are not carried.
-		return ofEveryEngine.MatchString(name) && name != "real_sockets"
+		// Files of one belong to several users, and owners are not carried. The other needs the root to be saved:
+		// TestEngineE2B starts a sandbox again.
+		return ofEveryEngine.MatchString(name) && name != "real_sockets" && name != "start_again"
 	})
 }

@@ -38,7 +38,7 @@ func meanEngine(home string) error {
 
 // ofEveryEngine are the scripts that hold on every engine, word for word: real work, and
 // services of the host's.
-var ofEveryEngine = regexp.MustCompile(`^(real_.*|endpoint_(model|own))$`)
+var ofEveryEngine = regexp.MustCompile(`^(real_.*|endpoint_(model|own)|start_again)$`)
 
 // TestScriptsOnEngines runs scripts that know no engine on those that are not the default.
 func TestScriptsOnEngines(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 type poolKey struct{}
 
 // ofPool are the scripts that run once more with a pool: what a sandbox is and is kept from.
-var ofPool = regexp.MustCompile(`^(attack_(agent|contained)|audit$|daemon_(killed|life|upgrade)|egress_(change|refused|restart)|endpoint_(env|forged|model|own|secret)|files_access|idempotent_create|job_(run|steps)|json_shapes|lease|limits_seen|mounts(_private|_refused|_tenant)?$|names|ports$|process_(life|recovery)|real_(git|python|sockets)|rm_many|run_basic|secret_(canary|placeholder)|snapshot_files|stats|sudo|tenants|user_.*|workspace_(attach|killed|quota))`)
+var ofPool = regexp.MustCompile(`^(attack_(agent|contained)|audit$|daemon_(killed|life|upgrade)|egress_(change|refused|restart)|endpoint_(env|forged|model|own|secret)|files_access|idempotent_create|job_(run|steps)|json_shapes|lease|limits_seen|mounts(_private|_refused|_tenant)?$|names|ports$|process_(life|recovery)|real_(git|python|sockets)|rm_many|run_basic|suspend.*|secret_(canary|placeholder)|snapshot_files|stats|sudo|tenants|user_.*|workspace_(attach|killed|quota))`)
 
 // TestScriptsWithPool runs scripts with a daemon that has booted sandboxes before they begin.
 func TestScriptsWithPool(t *testing.T) {

@@ -29,7 +29,7 @@ const (
 
 // asUser are the scripts that a normal user runs, and TestScriptsAsUser: what such a user
 // is promised, limits that need delegation left out.
-var asUser = regexp.MustCompile(`^(run|exit|json|files|daemon|endpoint|snapshot|image|home_(kept|moved)|mounts(_private|_refused)?$|tar|workspace_(attach|measured|rootless|watched)|socket|(native|nsjail|oci|user)_rootless|sudo$|real_(python|c|git))`)
+var asUser = regexp.MustCompile(`^(run|exit|json|files|daemon|endpoint|snapshot|image|home_(kept|moved)|mounts(_private|_refused)?$|tar|workspace_(attach|measured|rootless|watched)|socket|(native|nsjail|oci|user)_rootless|sudo$|start_again|suspend(_idle)?$|real_(python|c|git))`)
 
 // TestScripts drives the built binary through the files of testdata/script, one
 // after the other: each looks at what is left on the machine.

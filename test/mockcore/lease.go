@@ -28,10 +28,31 @@ func (c *Core) Pause(_ context.Context, caller core.Caller, ref string) (api.San
 	})
 }
 
+// StartSandbox changes the state of a stopped one.
+func (c *Core) StartSandbox(_ context.Context, caller core.Caller, ref string, _ func(string)) (api.Sandbox, error) {
+	return c.alter(caller, ref, func(sb *sandbox) error {
+		if sb.record.State == api.StateRunning {
+			return nil
+		}
+		return c.move(sb, api.StateStopped, api.StateRunning, api.EventStarted)
+	})
+}
+
+// Suspend changes the state.
+func (c *Core) Suspend(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
+	return c.alter(caller, ref, func(sb *sandbox) error {
+		return c.move(sb, api.StateRunning, api.StateSuspended, api.EventSuspended)
+	})
+}
+
 // Resume changes it back.
 func (c *Core) Resume(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
 	return c.alter(caller, ref, func(sb *sandbox) error {
-		return c.move(sb, api.StatePaused, api.StateRunning, api.EventResumed)
+		from := api.StatePaused
+		if sb.record.State.Held() {
+			from = sb.record.State
+		}
+		return c.move(sb, from, api.StateRunning, api.EventResumed)
 	})
 }
 

@@ -91,6 +91,8 @@ func (a *Agent) do(p *session.Call, req *wire.Request) error {
 	case wire.OpHold:
 		a.procs.Hold(req.Hold)
 		return p.Done(nil)
+	case wire.OpSuspend:
+		return a.hangUp(p)
 	case wire.OpListen:
 		return a.listeners.Listen(p, req.Listen)
 	case wire.OpUnlisten:

@@ -5,6 +5,7 @@ package guest
 import (
 	"crypto/subtle"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -32,9 +33,49 @@ type conns struct {
 	mu        sync.Mutex
 	strangers []net.Conn
 	sessions  []net.Conn
+	// open are all that are not closed, with the one that the agent was born with for later.
+	open map[net.Conn]bool
+	// fewer is signaled when one of them was closed.
+	fewer *sync.Cond
 }
 
-func newConns() *conns { return &conns{} }
+func newConns() *conns {
+	d := &conns{open: map[net.Conn]bool{}}
+	d.fewer = sync.NewCond(&d.mu)
+	return d
+}
+
+// opened counts a connection until closed.
+func (d *conns) opened(conn net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open[conn] = true
+}
+
+// closed says that a connection was closed and that nothing reads from it any more. Until then a close is not done.
+func (d *conns) closed(conn net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.open, conn)
+	d.fewer.Broadcast()
+}
+
+// closeOthers closes every connection but one, and returns when they are closed. It does not wait for those that
+// processes inside open meanwhile.
+func (d *conns) closeOthers(own net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	others := maps.Clone(d.open)
+	delete(others, own)
+	for conn := range others {
+		conn.Close()
+	}
+	for conn := range others {
+		for d.open[conn] {
+			d.fewer.Wait()
+		}
+	}
+}
 
 // admit adds a connection to a list and closes the oldest of it when it is full.
 func (d *conns) admit(list *[]net.Conn, most int, conn net.Conn) {
@@ -53,8 +94,26 @@ func (d *conns) leave(list *[]net.Conn, conn net.Conn) {
 	*list = slices.DeleteFunc(*list, func(c net.Conn) bool { return c == conn })
 }
 
+// readTime bounds the wait for the host to read an answer.
+const readTime = time.Second
+
+// hangUp closes every connection of the host, and the one of the call when its answer was read. Those that the
+// agent was born with are sockets of the host, which cannot be a part of the memory that is saved.
+func (a *Agent) hangUp(p *session.Call) error {
+	own := p.Session.Conn()
+	a.conns.closeOthers(own)
+	if err := p.Done(nil); err != nil {
+		return err
+	}
+	_ = p.Stream.SetReadDeadline(time.Now().Add(readTime))
+	_, _, _ = p.Next() // the host closes the stream when it has read the answer
+	return own.Close()
+}
+
 // handle serves one connection, which is among the strangers.
 func (a *Agent) handle(conn net.Conn) {
+	a.conns.opened(conn)
+	defer a.conns.closed(conn)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(strangerTime))
 	theirs, err := authenticate(conn, a.token)
@@ -74,6 +133,8 @@ func (a *Agent) handle(conn net.Conn) {
 // handleSpare serves the connection that the agent was born with for later. Only
 // the host has its other end, so its first word may take any time.
 func (a *Agent) handleSpare(conn net.Conn) {
+	a.conns.opened(conn)
+	defer a.conns.closed(conn)
 	defer conn.Close()
 	theirs, err := authenticate(conn, a.token)
 	if err != nil {
@@ -97,7 +158,10 @@ func (a *Agent) converse(conn net.Conn, version int) {
 	defer s.End()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer mux.Close() // before the wait: ends every stream
+	defer func() { // before the wait: ends every stream
+		mux.Close() // it waits for who reads
+		a.conns.closed(conn)
+	}()
 	slots := make(chan struct{}, session.MaxStreams)
 	for {
 		stream, err := mux.AcceptStream()

@@ -33,6 +33,8 @@ const target = "/.cloche"
 // box is a gVisor sandbox with the host's /usr and the agent.
 type box struct {
 	*agent.Client
+	engine   engine.Engine
+	plan     engine.Plan
 	instance engine.Instance
 	token    []byte
 }
@@ -81,7 +83,7 @@ func bootWith(t testing.TB, tune func(*agent.Config), change func(*engine.Plan))
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { i.Close(t.Context()) })
-	b := &box{instance: i, token: cfg.Token}
+	b := &box{engine: e, plan: plan, instance: i, token: cfg.Token}
 	b.Client = b.connect(t)
 	return b
 }

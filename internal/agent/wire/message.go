@@ -9,7 +9,7 @@ import (
 // Version is the protocol that this build speaks, and MinVersion the oldest that
 // it still does: a sandbox that the previous release made is still spoken to.
 const (
-	Version    = 12
+	Version    = 13
 	MinVersion = 1
 )
 
@@ -118,6 +118,10 @@ const OpTree Op = "tree"
 // answers with a HostUnpack.
 const OpHostUnpack Op = "host_unpack"
 
+// OpSuspend has the agent close all connections of its host, this one included, after the answer. Since
+// version 13.
+const OpSuspend Op = "suspend"
+
 // HostUnpack answers an OpHostUnpack.
 type HostUnpack struct {
 	// Allowed: no process inside watches files, and nothing is mounted below the path.
@@ -187,6 +191,8 @@ func (o Op) Since() int {
 		return 10
 	case OpHostUnpack:
 		return 12
+	case OpSuspend:
+		return 13
 	}
 	return 1
 }

@@ -143,9 +143,12 @@ func Mode(info fs.FileInfo) uint32 {
 		mode = st.Mode // the one of info lacks the three bits
 	}
 	out := uint32(mode.Perm())
-	for bit, is := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
-		if mode&is != 0 {
-			out |= bit
+	for _, b := range [...]struct {
+		bit uint32
+		is  fs.FileMode
+	}{{0o4000, fs.ModeSetuid}, {0o2000, fs.ModeSetgid}, {0o1000, fs.ModeSticky}} {
+		if mode&b.is != 0 {
+			out |= b.bit
 		}
 	}
 	return out

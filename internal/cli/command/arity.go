@@ -41,6 +41,14 @@ func CommandOf(args []string) []string {
 	return args[1:]
 }
 
+// StartArgs checks SANDBOX alone, or as ExecArgs does.
+func StartArgs(c *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return Names(c, args)
+	}
+	return ExecArgs(c, args)
+}
+
 // ExecArgs checks SANDBOX [--] COMMAND…: flags stand before the sandbox, since
 // everything behind it is the command's.
 func ExecArgs(c *cobra.Command, args []string) error {

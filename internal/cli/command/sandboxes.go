@@ -16,7 +16,7 @@ const completionTimeout = 2 * time.Second
 
 // Live is true for states in which something may run.
 func Live(s api.State) bool {
-	return s == api.StateCreating || s == api.StateRunning || s == api.StatePaused || s == api.StateStopping || s == api.StateDeleting
+	return s == api.StateCreating || s == api.StateRunning || s.Held() || s == api.StateStopping || s == api.StateDeleting
 }
 
 // Each does one thing to everything that was named. A failure does not keep

@@ -41,11 +41,11 @@ a broken connection is reconnected, with no event lost or repeated.
 --since takes the cursor of the last known event (a field of --json), a time, a
 duration before now, or "now" for new events only.
 
-Kinds are sandbox.created, expiring, paused, resumed, stopping, stopped, lost,
-removed, oom, adopted and degraded; process.started, ready, not_ready,
-restarted, exited and failed; endpoint., image., egress., approval., policy. and
-audit. kinds; and refused. "--kind process" selects all kinds that start with
-it.`,
+Kinds are sandbox.created, expiring, started, paused, suspended, resumed,
+stopping, stopped, lost, removed, oom, adopted and degraded; process.started,
+ready, not_ready, restarted, exited and failed; endpoint., image., egress.,
+approval., policy. and audit. kinds; and refused. "--kind process" selects all
+kinds that start with it.`,
 		Example: `  cloche events
   cloche events -f --since now --kind process build
   cloche events --since 1h --kind refused --json`,

@@ -13,7 +13,7 @@ func TestEveryKindCanBeAskedFor(t *testing.T) {
 			t.Errorf("%s: %v, %v", k, got, err)
 		}
 	}
-	if got, _ := parseKinds([]string{"process", "process.exited", "sandbox"}); len(got) != 18 {
+	if got, _ := parseKinds([]string{"process", "process.exited", "sandbox"}); len(got) != 20 {
 		t.Errorf("process and sandbox are %d kinds", len(got))
 	}
 }

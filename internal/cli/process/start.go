@@ -30,9 +30,17 @@ type startFlags struct {
 func StartCommand(a *command.CLI) *cobra.Command {
 	var f startFlags
 	c := &cobra.Command{
-		Use:   "start [flags] SANDBOX -- COMMAND [ARG...]",
-		Short: "Start a process in the background",
-		Long: `Start a managed process in a sandbox and print its id. It keeps running without
+		Use:   "start [flags] SANDBOX [-- COMMAND [ARG...]]",
+		Short: "Start a process in the background, or a sandbox that has ended",
+		Long: `Start a sandbox that has ended, or with COMMAND a process in one that runs.
+
+A sandbox that was stopped starts with its id, its name, its workspace and what
+was changed in its root. Processes with a restart policy that were running when
+it ended are started again. After a kill, or when the sandbox died, the changes
+of its root since its last start are lost. The command prints what is lost.
+Files in /tmp are never kept.
+
+With COMMAND, start a managed process and print its id. It keeps running without
 this program: "cloche logs" reads its output, "cloche attach" connects to it,
 "cloche wait" waits for its end, "cloche signal" and "cloche rm" end it.
 
@@ -45,14 +53,22 @@ The same id with the same command returns the existing process, so you can
 repeat a start whose answer was lost.
 
 A command that can't be executed is an error, 126 or 127, and leaves nothing.`,
-		Example: `  cloche start --name web --ready-port 8000 build -- python3 -m http.server 8000
+		Example: `  cloche start build
+  cloche start --name web --ready-port 8000 build -- python3 -m http.server 8000
   cloche start --id worker --restart on-failure:5 build -- ./worker
   cloche start --id mcp --open-stdin build -- node server.js
   cloche start --tty --name repl build -- python3`,
 		GroupID:           command.GroupProcess,
-		Args:              command.ExecArgs,
+		Args:              command.StartArgs,
 		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if set := setFlag(c); set != "" {
+					return api.Invalid("argv", "--%s is for a process, and no command is given", set).
+						WithHint("write it behind --: cloche start [flags] SANDBOX -- COMMAND")
+				}
+				return startSandbox(c, a, args[0])
+			}
 			spec, err := f.spec(a, c.Flags().Changed)
 			if err != nil {
 				return err
@@ -222,6 +238,35 @@ func parseProbe(s string) (*api.HTTPProbe, error) {
 		p.Path = "/" + path
 	}
 	return p, nil
+}
+
+// setFlag returns a flag of the command's own that was given, or an empty name.
+func setFlag(c *cobra.Command) (name string) {
+	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			name = f.Name
+		}
+	})
+	return name
+}
+
+// startSandbox starts a sandbox that has ended, and says what of it is lost.
+func startSandbox(c *cobra.Command, a *command.CLI, ref string) error {
+	return a.EachSandbox(c.Context(), []string{ref}, "starting", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
+		sb, err := conn.StartSandbox(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		a.WarnGranted(sb.Adjusted, sb.Unenforced)
+		for _, l := range sb.Lost {
+			what := map[api.LossKind]string{
+				api.LossRoot: "the changes of its root are", api.LossFile: "the file " + l.Name + " is",
+				api.LossProcess: "process " + l.Name + " is",
+			}[l.Kind]
+			a.Warn("%s lost: %s", terminal.Printable(what), terminal.Printable(l.Reason))
+		}
+		return sb, nil
+	})
 }
 
 // start starts the process and says which it is before anything is waited for.

@@ -28,13 +28,39 @@ idle time and the timeouts of its processes are paused too; its lifetime isn't.`
 	}
 }
 
+// SuspendCommand is "cloche suspend".
+func SuspendCommand(a *command.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "suspend SANDBOX...",
+		Short: "Save the memory of sandboxes to disk and free it",
+		Long: `Save the memory and the root of a sandbox to disk, and free the memory and CPU
+that it uses. "cloche resume" continues its processes, with their IDs and the
+positions of their output, also after a restart of the daemon or the machine.
+Connections end: those of its programs, and calls in progress. Its idle time
+and the timeouts of its processes are paused too; its lifetime isn't. Only
+engine gvisor can do it; on other engines, use "cloche stop" and "cloche start".`,
+		Example: "  cloche suspend build\n" +
+			"  cloche resume build",
+		GroupID:           command.GroupRun,
+		Args:              command.Names,
+		ValidArgsFunction: a.CompleteSandboxes,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.EachSandbox(c.Context(), args, "suspending", func(ctx context.Context, conn *command.Connection, ref string) (any, error) {
+				return conn.Suspend(ctx, ref)
+			})
+		},
+	}
+}
+
 // ResumeCommand is "cloche resume".
 func ResumeCommand(a *command.CLI) *cobra.Command {
 	return &cobra.Command{
-		Use:               "resume SANDBOX...",
-		Aliases:           []string{"unpause"},
-		Short:             "Resume paused sandboxes",
-		Long:              "Resume every process of a paused sandbox.",
+		Use:     "resume SANDBOX...",
+		Aliases: []string{"unpause"},
+		Short:   "Resume paused or suspended sandboxes",
+		Long: `Resume every process of a paused or suspended sandbox. Policy decides again
+about a suspended one, under the present rules; if it can't be resumed, it
+stays suspended.`,
 		Example:           "  cloche resume build",
 		GroupID:           command.GroupRun,
 		Args:              command.Names,

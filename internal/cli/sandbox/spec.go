@@ -35,8 +35,9 @@ type SpecFlags struct {
 	endpoints                         []string
 	tmp, shm                          string
 	workspace                         workspace.WorkspaceFlags
-	lifetime, idle                    string
+	lifetime, idle, onExpiry          string
 	persistent, transient, readOnly   bool
+	autoResume                        bool
 	sudo                              bool
 	snapshot                          string
 	layered                           bool
@@ -81,6 +82,8 @@ func (f *SpecFlags) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.idle, "idle", "", "end the sandbox after this `duration` without use, such as 10m")
 	flags.BoolVar(&f.persistent, "persistent", true, "keep it running when the daemon shuts down; =false stops it")
 	flags.BoolVar(&f.transient, "transient", false, "remove it, with all its files, when its lease ends (needs --idle)")
+	flags.StringVar(&f.onExpiry, "on-expiry", "", "what the end of --idle or --lifetime does, `stop|suspend` (default stop)")
+	flags.BoolVar(&f.autoResume, "auto-resume", false, "resume it by its next use when it is suspended")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "a label, `KEY=VALUE` (repeatable)")
 	f.docker.register(flags)
 }
@@ -93,6 +96,7 @@ func (f *SpecFlags) Spec(set func(string) bool, abs command.Absolute, lookup fun
 	}
 	s.Snapshot = f.snapshot
 	s.Transient, s.Sudo, s.Pull = f.transient, f.sudo, api.PullPolicy(f.pull)
+	s.OnExpiry, s.AutoResume = api.Expiry(f.onExpiry), f.autoResume
 	if set("persistent") {
 		s.Persistent = &f.persistent
 	}

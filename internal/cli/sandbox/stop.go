@@ -16,10 +16,11 @@ func StopCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stop SANDBOX[/PROCESS]...",
 		Short: "Stop sandboxes, or single processes",
-		Long: `Send TERM to every process, wait for the grace period, flush files, then kill
-the rest. The record, the logs and a named workspace stay; "cloche rm" removes
-them. SANDBOX/PROCESS, or SANDBOX PROCESS, stops one process and its children;
-the sandbox keeps running.
+		Long: `Send TERM to every process, wait for the grace period, flush files, save what
+was changed in the root, then kill the rest. "cloche start" starts the sandbox
+again; "cloche rm" removes it with its record, its logs and a private workspace.
+SANDBOX/PROCESS, or SANDBOX PROCESS, stops one process and its children; the
+sandbox keeps running.
 
 If an argument doesn't exist, nothing is stopped.`,
 		Example:           "  cloche stop build\n  cloche stop build/worker\n  cloche stop --grace 30s build test",

@@ -23,7 +23,8 @@ func testAbilities(s *suite) {
 	_, pauses := i.(engine.Pauser)
 	_, writes := i.(engine.RootWriter)
 	_, refuses := i.(engine.Refuser)
-	for what, x := range map[string][2]bool{"pauses": {a.Pause, pauses}, "writes its root": {a.Layer, writes}, "tells of refusals": {a.Refusals, refuses}} {
+	_, suspends := i.(engine.Suspender)
+	for what, x := range map[string][2]bool{"pauses": {a.Pause, pauses}, "writes its root": {a.Layer, writes}, "tells of refusals": {a.Refusals, refuses}, "can be suspended": {a.Suspend, suspends}} {
 		if x[0] != x[1] {
 			s.Errorf("an instance that %s: it says %t, and it is %t", what, x[0], x[1])
 		}

@@ -36,7 +36,7 @@ func Dispatch() {
 type Step string
 
 // The steps of Create and of Close, each in their order, and those of Pause,
-// Resume and WriteRoot. Close leaves all as it was when it fails at StepKill; when it fails at
+// Resume, WriteRoot and Suspend. Close leaves all as it was when it fails at StepKill; when it fails at
 // StepRemove the instance is dead and still known.
 const (
 	StepRecord Step = "record"
@@ -48,6 +48,8 @@ const (
 	StepResume Step = "resume"
 	// StepRoot is the step of WriteRoot, while the instance is paused.
 	StepRoot Step = "root"
+	// StepSuspend is the step of Suspend, while the instance is paused.
+	StepSuspend Step = "suspend"
 )
 
 // CreateSteps are the steps of Create in their order.
@@ -93,13 +95,14 @@ type Machine struct {
 	faults    Faults
 	instances map[string]*instance // by owner and id
 	created   []engine.Plan
+	memories  map[string]*process // by what is in their files
 	terms     *engine.Terms
 }
 
 // NewMachine makes a machine that runs program as the agent, or this executable
 // again (see Dispatch) when it is empty.
 func NewMachine(program string) *Machine {
-	return &Machine{program: program, instances: map[string]*instance{}}
+	return &Machine{program: program, instances: map[string]*instance{}, memories: map[string]*process{}}
 }
 
 // SetFaults replaces the faults, for what happens from now on.
@@ -183,7 +186,13 @@ func (m *Machine) Close(ctx context.Context) error {
 	for _, i := range m.instances {
 		all = append(all, i)
 	}
+	asleep := m.memories
+	m.memories = map[string]*process{}
 	m.mu.Unlock()
+	for _, p := range asleep {
+		p.kill()
+		<-p.ended
+	}
 	var errs []error
 	for _, i := range all {
 		errs = append(errs, i.Close(ctx))
@@ -220,12 +229,15 @@ func (e *hostEngine) Terms() engine.Terms { return e.terms }
 // Name implements engine.Engine.
 func (e *fakeEngine) Name() string { return Name }
 
+// SharesRoot implements engine.RootSharer.
+func (e *fakeEngine) SharesRoot() {}
+
 // Probe implements engine.Engine.
 func (e *fakeEngine) Probe(context.Context) engine.Report {
 	f := e.m.current()
 	r := engine.Report{
-		SharesHostFS: true,
-		Name:         Name, Tier: api.TierNone, Usable: len(f.Problems) == 0, Problems: f.Problems,
+		SharesHostFS: true, Suspends: true,
+		Name: Name, Tier: api.TierNone, Usable: len(f.Problems) == 0, Problems: f.Problems,
 		Enforces: map[string]api.Enforcement{},
 	}
 	for _, limit := range []string{"cpus", "memory_bytes", "pids", "disk_bytes", "egress"} {

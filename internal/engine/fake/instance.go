@@ -29,13 +29,13 @@ import (
 // instance is an agent that runs as a process.
 type instance struct {
 	state
-	m    *Machine
-	addr string
-	done chan struct{}
-	how  string // set before done is closed
+	*process
+	m *Machine
+	// left is closed when a suspended instance is closed, whose process goes on without it.
+	left chan struct{}
+	done chan struct{} // when it has left or its process has ended
 
 	mu      sync.Mutex
-	cmd     *exec.Cmd
 	timer   *time.Timer
 	streams map[*stream]struct{}
 	links   []*os.File // both ends of its link
@@ -43,7 +43,16 @@ type instance struct {
 	calls   Calls
 }
 
+// process is an agent. A suspended one belongs to no instance.
+type process struct {
+	addr  string
+	cmd   *exec.Cmd
+	ended chan struct{}
+	how   string // set before ended is closed
+}
+
 var (
+	_ engine.Suspender  = (*instance)(nil)
 	_ engine.Statter    = (*instance)(nil)
 	_ engine.Pauser     = (*instance)(nil)
 	_ engine.RootWriter = (*instance)(nil)
@@ -55,7 +64,10 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 	if p.ID == "" || p.Owner == "" || strings.ContainsAny(p.ID+p.Owner, "/\x00") || p.Agent.Port <= 0 {
 		return nil, api.Errorf(api.CodeInternal, "plan: id, owner or port is not usable")
 	}
-	i := &instance{state: state{p.Owner, p.ID}, m: e.m, done: make(chan struct{}), streams: map[*stream]struct{}{}}
+	i := &instance{
+		state: state{p.Owner, p.ID}, process: &process{ended: make(chan struct{})}, m: e.m,
+		left: make(chan struct{}), done: make(chan struct{}), streams: map[*stream]struct{}{},
+	}
 	faults := e.m.current()
 	if err := faults.at(ctx, i, StepRecord); err != nil {
 		return nil, err
@@ -70,7 +82,7 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 		}
 		if started {
 			i.kill()
-			<-i.done
+			<-i.ended
 		}
 		i.letGo()
 		e.m.remove(i)
@@ -80,6 +92,10 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 	}
 	if err := i.hold(p.Link); err != nil {
 		return nil, api.Errorf(api.CodeInternal, "create sandbox: %w", err)
+	}
+	if p.Memory != nil {
+		started = true
+		return i, e.m.wake(i, p)
 	}
 	port, claim, err := freePort(ctx)
 	if err != nil {
@@ -194,6 +210,7 @@ func (i *instance) start(p engine.Plan, port int) (ready *os.File, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	i.cmd = cmd
 	result := make(chan error, 1)
+	go i.watch()
 	go i.run(result)
 	if err := <-result; err != nil {
 		readyR.Close()
@@ -206,7 +223,7 @@ func (i *instance) start(p engine.Plan, port int) (ready *os.File, err error) {
 // the parent-death signal when the thread that forked ends.
 func (i *instance) run(started chan<- error) {
 	runtime.LockOSThread()
-	defer close(i.done)
+	defer close(i.ended)
 	defer i.letGo()
 	err := i.cmd.Start()
 	started <- err
@@ -305,19 +322,28 @@ func (i *instance) usable(what string) error {
 func (i *instance) kill() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.cmd == nil || i.cmd.Process == nil {
+	select {
+	case <-i.left:
+		return
+	default:
+	}
+	i.process.kill()
+}
+
+func (p *process) kill() {
+	if p.cmd == nil || p.cmd.Process == nil {
 		return
 	}
 	// It adopts what its children leave, and forks no more. Once it was reaped its
 	// number may be another's.
-	if i.cmd.Process.Signal(syscall.SIGSTOP) != nil {
+	if p.cmd.Process.Signal(syscall.SIGSTOP) != nil {
 		return
 	}
 	// The signal stops the threads one after another. An agent that still runs reports the
 	// death of its programs, as if they had been killed alone.
-	_ = waitStopped(i.cmd.Process.Pid)
-	killBelow(i.cmd.Process.Pid)
-	_ = i.cmd.Process.Kill() // dead already is fine
+	_ = waitStopped(p.cmd.Process.Pid)
+	killBelow(p.cmd.Process.Pid)
+	_ = p.cmd.Process.Kill() // dead already is fine
 }
 
 // waitStopped waits until a child is stopped or has ended, and leaves its status to be waited for.
@@ -344,6 +370,7 @@ func (i *instance) Close(ctx context.Context) error {
 		i.timer.Stop()
 	}
 	i.mu.Unlock()
+	i.leave()
 	i.kill()
 	select {
 	case <-i.done:

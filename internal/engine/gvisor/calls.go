@@ -19,6 +19,8 @@ const (
 	callPause       = "containerManager.Pause"
 	callResume      = "containerManager.Resume"
 	callTarLayer    = "Fs.TarRootfsUpperLayer"
+	callCheckpoint  = "containerManager.Checkpoint"
+	callRestore     = "containerManager.Restore"
 )
 
 // portForward asks for a stream to a port inside.
@@ -34,10 +36,30 @@ type tarLayer struct {
 	ContainerID string
 }
 
+// checkpoint asks for the memory of the sandbox to be saved. The payload has the files of checkpointFiles. With
+// Resume the sandbox does not end with that.
+type checkpoint struct {
+	urpc.FilePayload
+	Metadata         map[string]string `json:"metadata"`
+	ExcludeZeroPages bool              `json:"app_mf_exclude_committed_zero_pages"`
+	HavePagesFile    bool              `json:"have_pages_file"`
+	Resume           bool
+}
+
+// uncompressed is the metadata of a checkpoint that is not compressed.
+func uncompressed() map[string]string { return map[string]string{"compression": "none"} }
+
+// restoration asks for a sandbox that was not started to continue from a checkpoint. The payload has its files.
+type restoration struct {
+	urpc.FilePayload
+	HavePagesFile bool
+}
+
 // network describes the devices of a sandbox. The file of each of FDLinks is in the payload.
 type network struct {
 	urpc.FilePayload
 	LoopbackLinks    []loopbackLink
+	IsRestore        bool     `json:",omitempty"`
 	FDLinks          []fdLink `json:"FDBasedLinks"`
 	Defaultv4Gateway defaultRoute
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	sentry "gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/state/statefile"
 	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/specutils"
 
@@ -24,6 +25,7 @@ func TestCalls(t *testing.T) {
 	for ours, theirs := range map[string]string{
 		callStart: boot.ContMgrRootContainerStart, callSetNetwork: boot.ContMgrSetNetworkArgs, callPortForward: boot.ContMgrPortForward,
 		callPause: boot.ContMgrPause, callResume: boot.ContMgrResume, callTarLayer: boot.FsTarRootfsUpperLayer,
+		callCheckpoint: boot.ContMgrCheckpoint, callRestore: boot.ContMgrRestore,
 	} {
 		if ours != theirs {
 			t.Errorf("the call %s is %s", ours, theirs)
@@ -44,8 +46,13 @@ func TestCalls(t *testing.T) {
 		Defaultv4Gateway: boot.DefaultRoute{Name: linkName, Route: boot.Route{Destination: everywhere, Gateway: gateway}},
 	}
 	for name, c := range map[string]struct{ ours, theirs any }{
-		"port":     {&portForward{ContainerID: "c", Port: 7}, &boot.PortForwardOpts{ContainerID: "c", Port: 7}},
-		"tar":      {&tarLayer{ContainerID: "c"}, &sentry.TarRootfsUpperLayerOpts{ContainerID: "c"}},
+		"port": {&portForward{ContainerID: "c", Port: 7}, &boot.PortForwardOpts{ContainerID: "c", Port: 7}},
+		"tar":  {&tarLayer{ContainerID: "c"}, &sentry.TarRootfsUpperLayerOpts{ContainerID: "c"}},
+		"checkpoint": {
+			&checkpoint{Metadata: uncompressed(), ExcludeZeroPages: true, HavePagesFile: true, Resume: true},
+			&sentry.SaveOpts{Metadata: statefile.CompressionLevelNone.ToMetadata(), AppMFExcludeCommittedZeroPages: true, HavePagesFile: true, Resume: true},
+		},
+		"restore":  {&restoration{HavePagesFile: true}, &boot.RestoreOpts{HavePagesFile: true}},
 		"loopback": {networkArgs(nil), &boot.CreateLinksAndRoutesArgs{LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink}}},
 		"link":     {networkArgs(link), linked},
 	} {

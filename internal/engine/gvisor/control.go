@@ -102,10 +102,18 @@ func (c *control) put(conn *controlConn) {
 	c.free = append(c.free, conn)
 }
 
+// close ends all calls: from then on there is no other.
 func (c *control) close() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.closed = true
+	c.mu.Unlock()
+	c.drop()
+}
+
+// drop closes the connections that are kept.
+func (c *control) drop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, conn := range c.free {
 		_ = conn.sock.Close()
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +50,7 @@ type creation struct {
 	reports    *reports // what the sentry's guard says; nil without rules
 	inst       *instance
 	executable *executable
+	memory     *checked // nil unless the sandbox continues from its memory
 	// late: only a gofer is started, for mounts of a sandbox that has booted.
 	late bool
 	// waits is the booted sandbox that this is, whose agent is not told its configuration; nil for others.
@@ -63,34 +65,60 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 	if err := p.CheckMountPoints(); err != nil {
 		return nil, err
 	}
+	if p.Memory != nil {
+		return e.resume(ctx, p)
+	}
 	ready := e.readyFor(p)
 	if inst := ready.claim(ctx); inst != nil {
 		ready.want()
 		return inst, nil
 	}
 	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
-	step, err := lifecycle.TakeSteps(ctx, e.log, p.ID, []lifecycle.Step{
+	inst, err := c.make(ctx, lifecycle.Step{Name: "start agent", Do: c.startAgent}, lifecycle.Step{Name: "wait for agent", Do: c.waitAgent})
+	if err != nil {
+		return nil, err
+	}
+	e.wantSentry(p)
+	ready.want()
+	return inst, nil
+}
+
+// resume makes an instance that continues from its memory.
+func (e *Engine) resume(ctx context.Context, p engine.Plan) (engine.Instance, error) {
+	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
+	inst, err := c.make(ctx, lifecycle.Step{Name: "restore the memory", Do: c.restore})
+	if err != nil {
+		return nil, err
+	}
+	e.wantSentry(p)
+	return inst, nil
+}
+
+// wantSentry has a sentry ready for the next create or resume that is as this one.
+func (e *Engine) wantSentry(p engine.Plan) {
+	if e.opts.Warm {
+		f := fitOf(p)
+		e.sentries.Want(f, e.demandSentry(f))
+	}
+}
+
+// make takes all steps. Those of begin are what is done with a sentry that has booted.
+func (c *creation) make(ctx context.Context, begin ...lifecycle.Step) (*instance, error) {
+	step, err := lifecycle.TakeSteps(ctx, c.e.log, c.plan.ID, slices.Concat([]lifecycle.Step{
 		{Name: lifecycle.StepRecord, Do: c.record},
 		{Name: "open files", Do: c.open},
 		{Name: "make cgroup", Do: c.makeGroup},
 		{Name: "start processes", Do: c.start},
 		{Name: "boot sentry", Do: c.boot},
-		{Name: "start agent", Do: c.startAgent},
-		{Name: "wait for agent", Do: c.waitAgent},
+	}, begin, []lifecycle.Step{
 		{Name: "wait for cgroup", Do: c.waitGroup},
-	})
+	}))
 	if err != nil {
 		err = c.classify(ctx, step, err) // it reads what the rollback closes
 		c.rollback()
 		return nil, err
 	}
-	inst := c.done()
-	if e.opts.Warm {
-		f := fitOf(p)
-		e.sentries.Want(f, e.demandSentry(f))
-	}
-	ready.want()
-	return inst, nil
+	return c.done(), nil
 }
 
 // done is the instance that was made, which has what it keeps of the creation's files.
@@ -107,6 +135,10 @@ func (c *creation) done() *instance {
 func (c *creation) record(ctx context.Context) error {
 	// Where it takes time, it takes it beside the steps before the start.
 	c.executable = c.e.executables.open(ctx, c.plan.DieWithParent)
+	if c.plan.Memory != nil {
+		c.memory = c.e.checkMemory(ctx, c.plan.Memory)
+		c.undo.Add(c.memory.close)
+	}
 	// Where they are is not the same in every daemon's life.
 	groups := c.e.groups.Dirs(c.plan.Owner, c.plan.ID)
 	p, name, ok := c.takePooled()

@@ -133,7 +133,7 @@ func New(o Options) (*Engine, error) {
 
 // Abilities implements engine.Able.
 func (e *Engine) Abilities() engine.Abilities {
-	return engine.Abilities{Tier: api.TierGVisor, Link: true, Pinned: true, Pause: true, Layer: true, Refusals: true}
+	return engine.Abilities{Tier: api.TierGVisor, Link: true, Pinned: true, Pause: true, Layer: true, Refusals: true, Suspend: true}
 }
 
 // Name implements engine.Engine.

@@ -41,6 +41,10 @@ func (c *creation) open(context.Context) error {
 	}
 	c.sentry.args = append(c.sentry.args, baseFlags(c.plan.Dir)...)
 	c.sentry.args = append(c.sentry.args, "--panic-log-fd="+strconv.Itoa(claim.Crash))
+	if c.plan.Memory != nil {
+		// gVisor would miss mounts that came with a claim in the description that the memory has.
+		c.sentry.args = append(c.sentry.args, "--restore-spec-validation=ignore")
+	}
 	confs := mountConfs(c.plan)
 	c.sentry.args = append(c.sentry.args, "boot", "--bundle="+c.plan.Dir, "--gofer-mount-confs="+confs)
 	if c.plan.DieWithParent {
@@ -74,6 +78,9 @@ func (c *creation) openRoot() error {
 		}
 		c.sentry.flag("io-fds", f)
 	}
+	if c.plan.Root.ReadOnly && c.plan.Memory != nil {
+		return nil // its mount points are in the memory
+	}
 	if c.plan.Root.ReadOnly {
 		whole := c.plan
 		if c.waits != nil {
@@ -86,7 +93,7 @@ func (c *creation) openRoot() error {
 		c.sentry.flag("rootfs-upper-tar-fd", points)
 		return nil
 	}
-	if c.plan.Root.Upper != "" {
+	if c.plan.Root.Upper != "" && c.plan.Memory == nil {
 		f, err := os.Open(c.plan.Root.Upper)
 		if err != nil {
 			return fmt.Errorf("open the layer to begin with: %w", err)
@@ -196,7 +203,7 @@ func (c *creation) openResolved() error {
 }
 
 // openSentry gives the sentry the rest: its control socket, its spec, the
-// streams of the agent and the pipe on which it says that it is up.
+// standard streams of the agent and the pipe on which it says that it is up.
 func (c *creation) openSentry() error {
 	sock, err := listenControl(filepath.Join(c.plan.Dir, controlSocket))
 	if err != nil {
@@ -221,13 +228,20 @@ func (c *creation) openSentry() error {
 	}
 	c.sync = r
 	c.sentry.flag("start-sync-fd", w)
+	if c.plan.Memory != nil {
+		return nil // the agent has begun
+	}
+	return c.openAgent()
+}
 
+// openAgent gives the agent its configuration, the pipe on which it says that it listens, and two connections.
+func (c *creation) openAgent() error {
 	told, err := c.configuration()
 	if err != nil {
 		return err
 	}
 	c.sentry.args = append(c.sentry.args, "--pass-fd="+c.sentry.add(told)+":3")
-	r, w, err = os.Pipe()
+	r, w, err := os.Pipe()
 	if err != nil {
 		return err
 	}

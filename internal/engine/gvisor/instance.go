@@ -53,6 +53,7 @@ var (
 	_ engine.Instance       = (*instance)(nil)
 	_ engine.Statter        = (*instance)(nil)
 	_ engine.Pauser         = (*instance)(nil)
+	_ engine.Suspender      = (*instance)(nil)
 	_ engine.RootWriter     = (*instance)(nil)
 	_ engine.Mortal         = (*instance)(nil)
 	_ engine.Refuser        = (*instance)(nil)

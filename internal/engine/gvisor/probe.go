@@ -33,6 +33,7 @@ const oldestKernel = "5.7"
 func (e *Engine) probe(ctx context.Context) engine.Report {
 	r := engine.Report{
 		SharesHostFS: true,
+		Suspends:     true,
 		Name:         Name,
 		Tier:         api.TierGVisor,
 		Enforces:     e.groups.Enforcement(),

@@ -3,6 +3,7 @@
 package gvisor_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -33,18 +34,24 @@ func newSparing(t testing.TB, stateDir string) *gvisor.Engine {
 // their way.
 func pooledSentries(t testing.TB) []int {
 	t.Helper()
-	files, err := filepath.Glob("/proc/self/task/*/children")
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var pids []int
 	for _, file := range files {
-		text, _ := os.ReadFile(file)
-		for _, word := range strings.Fields(string(text)) {
-			argv, _ := os.ReadFile(filepath.Join("/proc", word, "cmdline"))
-			if pid, err := strconv.Atoi(word); err == nil && strings.HasPrefix(string(argv), "cloche-sentry-parked\x00") {
-				pids = append(pids, pid)
-			}
+		argv, _ := os.ReadFile(file)
+		if !strings.HasPrefix(string(argv), "cloche-sentry-parked\x00") {
+			continue
+		}
+		stat, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "stat"))
+		// What follows the name: the state and the parent. The name may contain spaces.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(fields) < 2 || fields[1] != strconv.Itoa(os.Getpid()) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			pids = append(pids, pid)
 		}
 	}
 	return pids

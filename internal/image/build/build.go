@@ -20,8 +20,8 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/image/capture"
 )
 
 // maxLayers is how many bytes of cached layers are kept after a build.
@@ -47,7 +47,7 @@ type Sandbox interface {
 	// Pack writes a tar of what is below a directory, without the excluded paths, which are relative to it.
 	Pack(ctx context.Context, dir string, exclude []string, w io.Writer) error
 	Files
-	Trees
+	capture.Trees
 	Close()
 }
 
@@ -66,12 +66,6 @@ type Files interface {
 	ReadFile(ctx context.Context, path string) ([]byte, error)
 	// Remove removes a file, or a directory with what is in it.
 	Remove(ctx context.Context, path string) error
-}
-
-// Trees lists a filesystem and packs entries of it, as [agent.Client] does.
-type Trees interface {
-	Tree(ctx context.Context, top string, fn func(agent.TreeEntry) error) error
-	PackOnly(ctx context.Context, top string, names []string, w io.Writer) (api.TarReport, error)
 }
 
 // Program is a program to run.
@@ -204,7 +198,7 @@ type stage struct {
 	state  State
 
 	sandbox Sandbox
-	known   known // what the filesystem was like after the last step
+	known   capture.Files // what the filesystem was like after the last step
 }
 
 // begin finds the base of the stage.
@@ -313,8 +307,8 @@ func (s *stage) start(ctx context.Context) error {
 	if err := s.restoreTmp(ctx, files); err != nil {
 		return err
 	}
-	now, err := listAll(ctx, sandbox)
-	s.known = now.files
+	now, err := capture.ListAll(ctx, sandbox)
+	s.known = now.Files
 	return err
 }
 

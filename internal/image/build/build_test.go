@@ -1,16 +1,11 @@
 package build
 
 import (
-	"archive/tar"
-	"bytes"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/test/tarfile"
 )
 
 // TestPlan: which stages are built, and what is refused before anything runs.
@@ -84,59 +79,6 @@ WORKDIR ../c
 	if _, ok := s.Args["UNDECLARED"]; ok {
 		t.Error("an argument that is not declared is set")
 	}
-}
-
-// TestDiff: which files a step has changed.
-func TestDiff(t *testing.T) {
-	file := func(ctime int64, ino uint64) entry { return entry{mode: typeFile | 0o644, ctime: ctime, ino: ino} }
-	dir := entry{mode: typeDir | 0o755, ino: 1}
-	before := known{"d": dir, "d/a": file(1, 2), "d/b": file(1, 3), "e": dir, "e/f": dir, "e/f/g": file(1, 4), "was": dir, "was/x": file(1, 5), "m": dir, "m/in": file(1, 6), "etc": dir, "etc/hosts": file(1, 7), "tmp/t": file(1, 8)}
-	now := listing{files: known{
-		"d": dir, "d/a": file(1, 2), "d/b": file(2, 3), "d/link": file(1, 2), "was": file(2, 9), "new": dir, "etc": dir, "etc/hosts": file(9, 7), "m/in": file(1, 6),
-	}, hidden: []string{"m"}}
-	changed, removed := before.diff(now, entry.same)
-	if got := fmt.Sprint(changed, removed); got != "[d/a d/b d/link new was] [e tmp/t]" {
-		t.Error(got)
-	}
-}
-
-// FuzzLayer copies what a sandbox packs: only entries that were asked for come out, as a tar that can be read.
-func FuzzLayer(f *testing.F) {
-	for _, m := range [][]tarfile.Member{
-		{tarfile.Regular("a", "x"), tarfile.Regular("b", "y")},
-		{{Header: tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: "/etc/passwd"}}},
-		{{Header: tar.Header{Typeflag: tar.TypeLink, Name: "a", Linkname: "../x"}}},
-		{tarfile.Regular("../a", "x")}, {tarfile.Regular("a/../b", "x")}, {tarfile.Regular("c", "x")},
-		{{Header: tar.Header{Typeflag: tar.TypeChar, Name: "a"}}},
-	} {
-		f.Add(tarfile.Pack(f, m...).Bytes())
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		var out bytes.Buffer
-		w := tar.NewWriter(&out)
-		err := (&layerPacker{}).copy(bytes.NewReader(data), w, "", []string{"a", "b"})
-		if cerr := w.Close(); err == nil && cerr != nil {
-			t.Fatal(cerr)
-		}
-		if err != nil {
-			return
-		}
-		seen := map[string]bool{}
-		for r := tar.NewReader(&out); ; { //nolint:forbidigo // what was written here
-			h, err := r.Next()
-			if err == io.EOF { //nolint:errorlint // the end of a tar
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			name := strings.TrimSuffix(h.Name, "/")
-			if !slices.Contains([]string{"a", "b"}, name) || seen[name] {
-				t.Fatalf("the entry %q came out", h.Name)
-			}
-			seen[name] = true
-		}
-	})
 }
 
 // TestPackages: the Dockerfile of a list of packages.

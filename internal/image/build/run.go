@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/image/capture"
 )
 
 // Op changes the files of a stage.
@@ -202,19 +203,19 @@ func (m Mount) attach(ctx context.Context, s *stage, env map[string]string) (det
 	var own []string // files that the image has in the directory
 	if made == "" {
 		// The image has the directory: what it has there stays.
-		before, err := list(ctx, s.sandbox, m.Target, "")
+		before, err := capture.List(ctx, s.sandbox, m.Target, "")
 		if err != nil {
 			return nil, err
 		}
-		for name, e := range before.files {
-			if !e.isDir() {
+		for name, e := range before.Files {
+			if !e.IsDir() {
 				own = append(own, name)
 			}
 		}
 		if len(own) > maxOwn {
 			return nil, api.Errorf(api.CodeUnsupported, "the cache mount at %s would hide %d files of the image", m.Target, len(own)).WithHint("mount it at a directory that the image does not have")
 		}
-		remove = func(ctx context.Context) error { return s.removeNew(ctx, m.Target, before.files) }
+		remove = func(ctx context.Context) error { return s.removeNew(ctx, m.Target, before.Files) }
 	}
 	switch m.Type {
 	case mountCache:
@@ -229,12 +230,12 @@ func (m Mount) attach(ctx context.Context, s *stage, env map[string]string) (det
 const maxOwn = 1000
 
 // removeNew removes what a directory did not have before.
-func (s *stage) removeNew(ctx context.Context, dir string, before known) error {
-	now, err := list(ctx, s.sandbox, dir, "")
+func (s *stage) removeNew(ctx context.Context, dir string, before capture.Files) error {
+	now, err := capture.List(ctx, s.sandbox, dir, "")
 	if err != nil && api.CodeOf(err) != api.CodeNotFound {
 		return err
 	}
-	for name := range now.files {
+	for name := range now.Files {
 		_, had := before[name]
 		if _, above := before[path.Dir(name)]; had || !above && path.Dir(name) != "." {
 			continue // it goes with the directory that it is in

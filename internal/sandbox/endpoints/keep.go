@@ -90,9 +90,12 @@ func (t *Table) Wait(ctx context.Context, names []string) error {
 	return nil
 }
 
-// Reopen serves the endpoints of an adopted sandbox again.
+// Reopen serves the endpoints of an adopted or resumed sandbox again. Those that are open are put in their places.
 func (t *Table) Reopen(ctx context.Context) {
 	for _, g := range t.Grants() {
+		if t.named(g.Spec.Name) != nil {
+			continue
+		}
 		e, err := t.open(t.service.o.Context, g)
 		if err != nil {
 			t.service.o.Logger.Error("reopen endpoint", "sandbox", t.names.ID, "endpoint", g.Spec.Name, "error", err)

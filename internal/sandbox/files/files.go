@@ -36,7 +36,7 @@ type Sandbox interface {
 
 // Files carries out the file operations and file tools of sandboxes. It is safe for concurrent use.
 type Files struct {
-	find func(caller policy.Caller, verb policy.Verb, ref string) (Sandbox, error)
+	find func(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string) (Sandbox, error)
 	// Unpacker returns an executable that plays the role agent.UnpackArgv0. If it is nil or fails, the agents unpack
 	// all tars. It is set before the first call.
 	Unpacker func() (*os.File, error)
@@ -47,7 +47,7 @@ type Files struct {
 
 // New returns the file operations of the sandboxes that find returns, to a caller that may use the
 // verb.
-func New(find func(caller policy.Caller, verb policy.Verb, ref string) (Sandbox, error)) *Files {
+func New(find func(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string) (Sandbox, error)) *Files {
 	return &Files{find: find}
 }
 
@@ -61,7 +61,7 @@ func onAgent[T any](ctx context.Context, f *Files, caller policy.Caller, verb po
 
 // onSandbox is onAgent for a call that needs more of the sandbox.
 func onSandbox[T any](ctx context.Context, f *Files, caller policy.Caller, verb policy.Verb, ref string, call func(context.Context, Sandbox, *agent.Client) (T, error)) (out T, err error) {
-	s, err := f.find(caller, verb, ref)
+	s, err := f.find(ctx, caller, verb, ref)
 	if err != nil {
 		return out, err
 	}
@@ -102,7 +102,7 @@ func (f *Files) ListFiles(ctx context.Context, caller policy.Caller, ref string,
 // WatchFiles calls fn with the changes in a directory, first with api.FileReady, until fn fails, ctx
 // ends or the directory is removed, which is nil. Only the begin of a watch counts as use of the sandbox.
 func (f *Files) WatchFiles(ctx context.Context, caller policy.Caller, ref string, at api.FilePlace, o api.WatchOptions, fn func(api.FileChange) error) error {
-	s, err := f.find(caller, policy.VerbListFiles, ref)
+	s, err := f.find(ctx, caller, policy.VerbListFiles, ref)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (f *Files) WatchFiles(ctx context.Context, caller policy.Caller, ref string
 // the end. The caller closes the reader.
 func (f *Files) ReadFile(ctx context.Context, caller policy.Caller, ref string, at api.FilePlace, offset, length int64) (io.ReadCloser, api.FileInfo, error) {
 	var info api.FileInfo
-	s, err := f.find(caller, policy.VerbReadFile, ref)
+	s, err := f.find(ctx, caller, policy.VerbReadFile, ref)
 	if err != nil {
 		return nil, info, err
 	}

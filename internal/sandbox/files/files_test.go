@@ -47,7 +47,7 @@ func TestSandboxKnowsOfWrites(t *testing.T) {
 		"failed read":  {policy.VerbReadFile, failed, 0, false},
 	} {
 		w := &writes{}
-		f := New(func(policy.Caller, policy.Verb, string) (Sandbox, error) { return w, nil })
+		f := New(func(context.Context, policy.Caller, policy.Verb, string) (Sandbox, error) { return w, nil })
 		_, err := onAgent(t.Context(), f, policy.Caller{}, tt.verb, "x", func(context.Context, *agent.Client, api.Sandbox) (none, error) {
 			if w.active != tt.during {
 				t.Errorf("%s: %d writes while it goes on, want %d", name, w.active, tt.during)

@@ -46,7 +46,7 @@ func (s *Service) OpenPort(caller policy.Caller, ref string, permit policy.PortP
 	}
 	t.ops.Lock()
 	defer t.ops.Unlock()
-	if info := t.sandbox.Info(); info.State != api.StateRunning && info.State != api.StatePaused {
+	if info := t.sandbox.Info(); info.State != api.StateRunning && !info.State.Held() {
 		return Opened{}, api.Errorf(api.CodeState, "sandbox %s is %s, and its ports are closed", info.Name, info.State).
 			WithHint("open ports of a sandbox that is running")
 	}
@@ -144,9 +144,12 @@ func (u *Use) Live() context.Context { return u.port.live }
 // Dial connects to the port. The end of ctx ends only the call; the connection is use of the sandbox
 // until it is closed.
 func (u *Use) Dial(ctx context.Context) (net.Conn, error) {
+	if err := u.table.sandbox.Wake(ctx); err != nil {
+		return nil, err
+	}
 	if info := u.table.sandbox.Info(); info.State != api.StateRunning {
 		e := api.Errorf(api.CodeState, "sandbox %s is %s", info.Name, info.State)
-		e.Retryable = info.State == api.StatePaused
+		e.Retryable = info.State.Held()
 		return nil, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)

@@ -18,6 +18,8 @@ type Sandbox interface {
 	Info() api.Sandbox
 	// Use counts as use of the sandbox until release is called.
 	Use() (release func())
+	// Wake resumes a suspended sandbox that is to be resumed by its use.
+	Wake(ctx context.Context) error
 	// Explain says of an error of the agent what became of the sandbox.
 	Explain(err error) error
 	// PortConn returns a new connection to the agent.

@@ -78,7 +78,7 @@ type Attachment struct {
 // Attach joins a process. An ended one gives what is kept of its output and then
 // its exit. The end of ctx detaches, as Close does.
 func (m *Runner) Attach(ctx context.Context, caller policy.Caller, ref, id string, r api.AttachRequest) (*Attachment, error) {
-	s, err := m.o.Find(caller, policy.VerbAttach, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbAttach, ref)
 	if err != nil {
 		return nil, err
 	}

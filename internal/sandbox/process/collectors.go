@@ -80,7 +80,7 @@ func (m *Runner) leadCollectors(s *Table, c *collectors) {
 	defer c.links.close()
 	s.join(c, func() { m.watchStates(c.ctx, s, c) })
 	select {
-	case <-m.o.Context.Done():
+	case <-c.ctx.Done(): // the Manager closes, or the sandbox is suspended
 	case <-s.sandbox.Ended():
 		if s.sandbox.Removing() {
 			c.cancel() // what is still on its way would be removed with the rest
@@ -117,12 +117,52 @@ func (m *Runner) settleProcesses(s *Table) {
 	s.mu.Lock()
 	c := s.collectors
 	s.mu.Unlock()
-	if c == nil {
+	if c == nil { // it was suspended, or has no processes
+		m.settleAll(s)
 		return
 	}
 	select {
 	case <-c.done:
 	case <-m.o.Context.Done():
+	}
+}
+
+// Suspend ends the goroutines that work for the processes of a sandbox that was suspended, and Resume starts them again. If
+// they have not ended when ctx does, they go on to look for the agent.
+func (t *Table) Suspend(ctx context.Context) {
+	t.mu.Lock()
+	c := t.collectors
+	t.mu.Unlock()
+	if c == nil {
+		return
+	}
+	c.cancel()
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		return
+	}
+	for _, p := range t.every() {
+		p.mu.Lock()
+		p.stop, p.stopped = nil, nil
+		p.mu.Unlock()
+	}
+	t.mu.Lock()
+	t.collectors = nil
+	t.mu.Unlock()
+}
+
+// Resume collects the output of the processes of a resumed sandbox.
+func (t *Table) Resume() {
+	kills := t.sandbox.OOMSeen()
+	for _, p := range t.every() {
+		p.mu.Lock()
+		p.kills = kills
+		collected := p.collected
+		p.mu.Unlock()
+		if !collected {
+			t.all.collect(t, p)
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ const maxExecs = 192
 // source. The end of ctx leaves the program running, unless its request says
 // CancelWithCaller.
 func (m *Runner) Exec(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (api.Result, error) {
-	s, err := m.o.Find(caller, policy.VerbExec, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbExec, ref)
 	if err != nil {
 		return api.Result{}, err
 	}
@@ -206,7 +206,7 @@ type Stream struct {
 // ExecStream starts a program and returns when it has been executed. The end of
 // ctx ends only the call. The caller closes the Stream, see Close.
 func (m *Runner) ExecStream(ctx context.Context, caller policy.Caller, ref string, permit policy.ExecPermit) (*Stream, error) {
-	s, err := m.o.Find(caller, policy.VerbExec, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbExec, ref)
 	if err != nil {
 		return nil, err
 	}

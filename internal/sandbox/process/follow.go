@@ -148,7 +148,7 @@ func (f *follower) run(ctx context.Context) error {
 
 // begin starts the readers of what there is.
 func (f *follower) begin(ctx context.Context) error {
-	if !f.s.sandbox.Over() && f.s.sandbox.Info().State != api.StatePaused {
+	if !f.s.sandbox.Over() && !f.s.sandbox.Info().State.Held() {
 		execs, err := f.m.execRecords(ctx, f.s)
 		if err != nil {
 			return err

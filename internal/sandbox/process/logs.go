@@ -21,7 +21,7 @@ var errEnough = errors.New("enough was read")
 // the call. Following all processes it calls fn for one of them at a time, in
 // the order in which their output arrives here.
 func (m *Runner) Logs(ctx context.Context, caller policy.Caller, ref string, o api.LogOptions, fn func(api.LogEntry) error) error {
-	s, err := m.o.Find(caller, policy.VerbLogs, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbLogs, ref)
 	if err != nil {
 		return err
 	}
@@ -297,7 +297,7 @@ func (m *Runner) follow(ctx context.Context, s *Table, x *execReader, src source
 			return nil
 		case errors.Is(err, api.ErrNotFound) && !src.beginning():
 			return err
-		case errors.Is(err, api.ErrNotFound), s.sandbox.Info().State == api.StatePaused:
+		case errors.Is(err, api.ErrNotFound), s.sandbox.Info().State.Held():
 		case !x.o.Follow || api.CodeOf(err) != api.CodeUnavailable && api.CodeOf(err) != api.CodeSandboxLost:
 			return err
 		}
@@ -350,7 +350,7 @@ func (m *Runner) dump(ctx context.Context, s *Table, o api.LogOptions, f *follow
 		if err := s.savedLogs(o, tell); err != nil {
 			return err
 		}
-	case state != api.StatePaused: // whose agent says nothing
+	case !state.Held(): // whose agent says nothing
 		client, err := s.sandbox.Agent(ctx)
 		if err == nil {
 			err = s.execLogs(ctx, client, o, f != nil && o.Tail > 0, tell)

@@ -16,14 +16,13 @@ const maxFirstLine = 64 << 10
 
 // Authorize checks whether a caller may use a verb on a sandbox.
 func (m *Runner) Authorize(caller policy.Caller, verb policy.Verb, ref string) error {
-	_, err := m.o.Find(caller, verb, ref)
-	return err
+	return m.o.Authorize(caller, verb, ref)
 }
 
 // FirstLine waits for the first line that a managed process writes to stdout, and returns it without its
 // end. The caller may run programs in the sandbox. A process that ends without a line is an error.
 func (m *Runner) FirstLine(ctx context.Context, caller policy.Caller, ref, id string) ([]byte, error) {
-	s, err := m.o.Find(caller, policy.VerbExec, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbExec, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func (m *Runner) DialPort(ctx context.Context, caller policy.Caller, ref string,
 }
 
 func (m *Runner) dialPort(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string, port int) (net.Conn, error) {
-	s, err := m.o.Find(caller, verb, ref)
+	s, err := m.o.Find(ctx, caller, verb, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -136,6 +136,9 @@ func readProcess(dir string) (*process, error) {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return nil, fmt.Errorf("decode record of a process: %w", err)
 	}
+	if isRun(dir, r.Process.ExecID) {
+		r.Process.ExecID = filepath.Base(dir)
+	}
 	if r.Version != processRecordVersion || r.Process.ExecID != filepath.Base(dir) {
 		return nil, fmt.Errorf("record of a process is of version %d and of %q", r.Version, r.Process.ExecID)
 	}

@@ -218,7 +218,7 @@ func notManaged(id string) *api.Error {
 
 // Process returns what is on record about one process.
 func (m *Runner) Process(ctx context.Context, caller policy.Caller, ref, id string) (api.Process, error) {
-	s, err := m.o.Find(caller, policy.VerbGet, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbGet, ref)
 	if err != nil {
 		return api.Process{}, err
 	}
@@ -243,14 +243,14 @@ func (m *Runner) process(ctx context.Context, s *Table, id string) (api.Process,
 
 // Processes lists the processes of a sandbox that are on record, in the order of
 // their start: the managed ones, and the execs that its agent, or what was saved
-// at its end, knows of. The execs of a paused sandbox are not listed.
+// at its end, knows of. The execs of a paused or suspended sandbox are not listed.
 func (m *Runner) Processes(ctx context.Context, caller policy.Caller, ref string) ([]api.Process, error) {
-	s, err := m.o.Find(caller, policy.VerbProcesses, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbProcesses, ref)
 	if err != nil {
 		return nil, err
 	}
 	execs, at := []api.Process(nil), now()
-	if s.sandbox.Info().State != api.StatePaused {
+	if !s.sandbox.Info().State.Held() {
 		if execs, at, err = m.lookAtExecs(ctx, s); err != nil {
 			return nil, err
 		}
@@ -371,7 +371,7 @@ func saneExec(p api.Process) api.Process {
 // WaitProcess waits until a process has ended, or is ready where that is asked
 // for, or the time is up, and returns its record as it is then.
 func (m *Runner) WaitProcess(ctx context.Context, caller policy.Caller, ref, id string, w api.WaitRequest) (api.Process, error) {
-	s, err := m.o.Find(caller, policy.VerbWait, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbWait, ref)
 	if err != nil {
 		return api.Process{}, err
 	}

@@ -11,7 +11,7 @@ import (
 // RemoveProcess takes one managed process away, running or not, with its record
 // and its log. What was begun is finished, also when the caller has gone.
 func (m *Runner) RemoveProcess(ctx context.Context, caller policy.Caller, ref, id string) error {
-	s, err := m.o.Find(caller, policy.VerbRemoveProcess, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbRemoveProcess, ref)
 	if err != nil {
 		return err
 	}

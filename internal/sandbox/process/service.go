@@ -32,8 +32,11 @@ type Options struct {
 	Events func(api.Event)
 	// Redacted removes the values of secrets from a record.
 	Redacted func(api.Process) api.Process
-	// Find returns the processes of the sandbox of that name, to a caller that may use the verb.
-	Find func(caller policy.Caller, verb policy.Verb, ref string) (*Table, error)
+	// Authorize checks whether a caller may use a verb on the sandbox of that name.
+	Authorize func(caller policy.Caller, verb policy.Verb, ref string) error
+	// Find returns the processes of the sandbox of that name, to a caller that may use the verb. It resumes a suspended
+	// sandbox that is to be resumed by its use.
+	Find func(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string) (*Table, error)
 }
 
 // Runner runs programs in sandboxes and manages their processes. It is safe for concurrent use.

@@ -11,7 +11,7 @@ import (
 
 // SignalProcess sends a signal to a process, managed or not.
 func (m *Runner) SignalProcess(ctx context.Context, caller policy.Caller, ref, id string, r api.SignalRequest) error {
-	s, err := m.o.Find(caller, policy.VerbSignal, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbSignal, ref)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (m *Runner) signal(ctx context.Context, s *Table, id string, r api.SignalRe
 
 // ResizeProcess changes the size of a process's terminal.
 func (m *Runner) ResizeProcess(ctx context.Context, caller policy.Caller, ref, id string, size api.Size) error {
-	s, err := m.o.Find(caller, policy.VerbResize, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbResize, ref)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 // then the list shows it. A start that repeats an ID with the same spec returns the existing
 // process. A start that has begun is finished even if the caller disconnects.
 func (m *Runner) StartProcess(ctx context.Context, caller policy.Caller, ref string, permit policy.ProcessPermit) (api.Process, error) {
-	s, err := m.o.Find(caller, policy.VerbStart, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbStart, ref)
 	if err != nil {
 		return api.Process{}, err
 	}
@@ -118,7 +118,7 @@ func (m *Runner) prepare(s *Table, permit policy.ProcessPermit, id string) (_ *p
 			return nil, nil, err
 		}
 	}
-	if err := p.saveStart(); err != nil {
+	if err := errors.Join(m.declare(p, permit), p.saveStart()); err != nil {
 		return nil, nil, err
 	}
 	_, release, err = p.openLog()

@@ -26,7 +26,7 @@ const (
 // when everything has been written to the process. On error, the answer says how much was.
 func (m *Runner) WriteStdin(ctx context.Context, caller policy.Caller, ref, id string, offset *int64, r io.Reader, end bool) (api.StdinAck, error) {
 	var ack api.StdinAck
-	s, err := m.o.Find(caller, policy.VerbStdin, ref)
+	s, err := m.o.Find(ctx, caller, policy.VerbStdin, ref)
 	if err != nil {
 		return ack, err
 	}
@@ -179,7 +179,7 @@ func (m *Runner) insist(ctx context.Context, s *Table, p *process, patient bool,
 		if err == nil {
 			return nil
 		}
-		paused := s.sandbox.Info().State == api.StatePaused && patient
+		paused := s.sandbox.Info().State.Held() && patient
 		switch api.CodeOf(err) {
 		case api.CodeUnavailable, api.CodeSandboxLost:
 		default:

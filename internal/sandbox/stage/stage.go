@@ -118,6 +118,10 @@ var combinations = map[api.State]struct {
 		[]Creation{makingUnrecorded, CreationRecorded, CreationAnnounced},
 		[]Teardown{TeardownNone, TeardownDue, TeardownRemoving},
 	},
+	api.StateSuspended: {
+		[]Creation{CreationAnnounced},
+		[]Teardown{TeardownNone, TeardownDue, TeardownRemoving},
+	},
 	// An attempt of a stop that is being retried sees a removal before that has changed the State.
 	api.StateStopping: {
 		[]Creation{makingUnrecorded, CreationRecorded, CreationAnnounced, CreationUnreadable},

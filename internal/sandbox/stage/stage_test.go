@@ -94,14 +94,15 @@ func TestLifecycleStages(t *testing.T) {
 func TestLegalCombinations(t *testing.T) {
 	const making, teardown = "ucrax", "NDREG"
 	want := map[api.State][2]string{
-		api.StateCreating: {"uc", "N"},
-		api.StateRunning:  {"ura", "NDR"},
-		api.StatePaused:   {"ura", "NDR"},
-		api.StateStopping: {"urax", "NDREG"},
-		api.StateStopped:  {"urax", "NDR"},
-		api.StateLost:     {"a", "NDREG"},
-		api.StateFailed:   {"ax", "NR"},
-		api.StateDeleting: {"ucrax", "REG"},
+		api.StateCreating:  {"uc", "N"},
+		api.StateRunning:   {"ura", "NDR"},
+		api.StatePaused:    {"ura", "NDR"},
+		api.StateSuspended: {"a", "NDR"},
+		api.StateStopping:  {"urax", "NDREG"},
+		api.StateStopped:   {"urax", "NDR"},
+		api.StateLost:      {"a", "NDREG"},
+		api.StateFailed:    {"ax", "NR"},
+		api.StateDeleting:  {"ucrax", "REG"},
 	}
 	if len(want) != len(api.States()) || len(combinations) != len(api.States()) {
 		t.Fatal("a state is missing")

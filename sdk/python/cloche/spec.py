@@ -63,6 +63,8 @@ class SandboxFields(TypedDict, total=False):
     lifetime: float | None
     idle_timeout: float | None
     transient: bool
+    on_expiry: Literal["stop", "suspend"] | None
+    auto_resume: bool
     persistent: bool | None
     read_only_root: bool | None
     endpoints: Sequence[wire.Endpoint]
@@ -116,6 +118,10 @@ class SandboxSpec:
     """Seconds without any use after which it ends."""
     transient: bool = False
     """It is removed with all it holds when it ends; wants `idle_timeout`."""
+    on_expiry: Literal["stop", "suspend"] | None = None
+    """What the end of `idle_timeout` or `lifetime` does; None is ``stop``."""
+    auto_resume: bool = False
+    """Its next use resumes it when it is suspended."""
     persistent: bool | None = None
     read_only_root: bool | None = None
     endpoints: Sequence[wire.Endpoint] = ()
@@ -140,6 +146,7 @@ class SandboxSpec:
             "snapshot",
             "idempotency_key",
             "network",
+            "on_expiry",
         )
         given: dict[str, Any] = {k: getattr(self, k) for k in texts if getattr(self, k)}
         for k in ("env", "labels"):
@@ -154,6 +161,8 @@ class SandboxSpec:
         out.update(cast("wire.SandboxSpec", given))
         if self.transient:
             out["transient"] = True
+        if self.auto_resume:
+            out["auto_resume"] = True
         if self.sudo:
             out["sudo"] = True
         if self.secrets:

@@ -485,6 +485,10 @@ class SandboxSpec(TypedDict, total=False):
     """It survives an orderly shutdown of the daemon; true when it is missing."""
     transient: bool
     """It is removed, with all it holds, when its lease ends or the connection that holds it breaks."""
+    on_expiry: Expiry
+    """What happens when its idle time or its lifetime is over; stop when it is missing."""
+    auto_resume: bool
+    """A use of the sandbox resumes it when it is suspended, with the rights of its creator."""
 
 
 class Adjustment(TypedDict):
@@ -561,9 +565,37 @@ class Sandbox(_SandboxMust, total=False):
     degraded: str
     """What the sandbox has lost that it was created with, such as its network."""
     transient: bool
+    on_expiry: Expiry
+    auto_resume: bool
     expires_at: str
     """When its lease ends without further use."""
     stopped_at: str
+    starts: int
+    """How often it was started again after it had ended."""
+    started_at: str
+    """When it was last started again."""
+    saved_root_bytes: int
+    """The size of the changes of its root that its last stop saved."""
+    suspended_at: str
+    """When a suspended sandbox was suspended."""
+    memory_bytes: int
+    """The size of its saved memory and root on the disk, while it is suspended."""
+    resumed_at: str
+    """When it was last resumed from the disk."""
+    lost: list[Loss]
+    """What its last end, or the start after it, did not keep."""
+
+
+class _LossMust(TypedDict):
+    kind: LossKind
+    reason: str
+
+
+class Loss(_LossMust, total=False):
+    """A part of a sandbox that did not survive its end. What it has in memory, such as /tmp, its processes and connections, is lost at each end and is not listed."""
+
+    name: str
+    """The path of a file or the ID of a process."""
 
 
 class _SandboxListMust(TypedDict):
@@ -2729,6 +2761,8 @@ class EngineReport(_EngineReportMust, total=False):
     """Its sandboxes have copies of the workspace and of mounted directories, which are synchronized with those of the daemon's machine."""
     own_images: bool
     """An image is a template at a service, by its name there."""
+    suspends: bool
+    """It can save the memory of a sandbox, so that a suspend, on_expiry and auto_resume work."""
     facts: dict[str, str]
     pool: PoolCounts
 
@@ -2915,7 +2949,7 @@ Code: TypeAlias = Literal["invalid_argument", "unauthenticated", "denied", "not_
 Bytes: TypeAlias = Union[str, BytesObject]
 """Any bytes."""
 
-State: TypeAlias = Literal["creating", "running", "paused", "stopping", "stopped", "lost", "failed", "deleting", "deleted"]
+State: TypeAlias = Literal["creating", "running", "paused", "suspended", "stopping", "stopped", "lost", "failed", "deleting", "deleted"]
 """Where a sandbox is in its life; lost is ended without being asked to, failed cannot be reached, deleted is only in the answer to a removal."""
 
 Class: TypeAlias = Literal["infra", "user", "limit"]
@@ -2940,10 +2974,16 @@ PathAccess: TypeAlias = Literal["none", "ro", "rw"]
 
 EndpointState: TypeAlias = Literal["binding", "ready", "degraded", "draining", "closed", "failed"]
 
+Expiry: TypeAlias = Literal["stop", "suspend"]
+"""What happens to a sandbox when its idle time or its lifetime is over; both begin anew with a resume."""
+
+LossKind: TypeAlias = Literal["root", "file", "process"]
+"""`root` is what was changed in the root since the last start, `file` one file of the root, `process` a process with a restart policy that could not be started again."""
+
 ProcessState: TypeAlias = Literal["starting", "running", "ready", "backoff", "exited", "failed", "unknown"]
 """The state of a process; unknown is a process whose sandbox died or can't be reached, so that its end wasn't observed."""
 
-EventKind: TypeAlias = Literal["sandbox.created", "sandbox.expiring", "sandbox.paused", "sandbox.resumed", "sandbox.stopping", "sandbox.stopped", "sandbox.lost", "sandbox.removed", "sandbox.oom", "sandbox.adopted", "sandbox.failed", "record.unreadable", "sandbox.degraded", "refused", "process.started", "process.ready", "process.not_ready", "process.restarted", "process.exited", "process.failed", "endpoint.binding", "endpoint.ready", "endpoint.degraded", "endpoint.draining", "endpoint.closed", "endpoint.failed", "image.pulling", "image.pulled", "image.failed", "image.removed", "egress.refused", "egress.changed", "approval.asked", "approval.answered", "policy.reloaded", "policy.rejected", "audit.failing", "audit.recovered"]
+EventKind: TypeAlias = Literal["sandbox.created", "sandbox.expiring", "sandbox.started", "sandbox.paused", "sandbox.suspended", "sandbox.resumed", "sandbox.stopping", "sandbox.stopped", "sandbox.lost", "sandbox.removed", "sandbox.oom", "sandbox.adopted", "sandbox.failed", "record.unreadable", "sandbox.degraded", "refused", "process.started", "process.ready", "process.not_ready", "process.restarted", "process.exited", "process.failed", "endpoint.binding", "endpoint.ready", "endpoint.degraded", "endpoint.draining", "endpoint.closed", "endpoint.failed", "image.pulling", "image.pulled", "image.failed", "image.removed", "egress.refused", "egress.changed", "approval.asked", "approval.answered", "policy.reloaded", "policy.rejected", "audit.failing", "audit.recovered"]
 """What happened."""
 
 SnapshotScope: TypeAlias = Literal["workspace", "root", "files"]

@@ -161,6 +161,19 @@ def test_logs_outlive_a_stop(sandbox: cloche.SandboxHandle) -> None:
     assert sandbox.kill()["state"] == "stopped"
 
 
+def test_a_stopped_sandbox_starts_again(sandbox: cloche.SandboxHandle) -> None:
+    sandbox.files.write("/workspace/kept", b"workspace")
+    sandbox.shell("echo root > /etc/kept")
+    sandbox.stop(grace=1)
+    info = sandbox.start_again()
+    assert info["state"] == "running" and info.get("starts") == 1 and not info.get("lost")
+    assert sandbox.shell("cat /workspace/kept /etc/kept").stdout == "workspaceroot\n"
+    sandbox.shell("echo root > /etc/gone")
+    sandbox.kill()
+    assert [loss["kind"] for loss in sandbox.start_again().get("lost", [])] == ["root"]
+    assert sandbox.shell("cat /etc/kept; ls /etc/gone").stdout == "root\n"
+
+
 def test_get_list_remove(client: cloche.SandboxClient, make: Make, mark: str) -> None:
     sb = make()
     assert client.get(sb.name).id == client.get(sb.id).id == sb.id

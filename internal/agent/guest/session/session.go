@@ -3,6 +3,7 @@
 package session
 
 import (
+	"net"
 	"sync"
 
 	"github.com/hashicorp/yamux"
@@ -62,6 +63,9 @@ func (s *Session) Open() (*Call, error) {
 	}
 	return s.Call(stream), nil
 }
+
+// Conn returns the connection of the session.
+func (s *Session) Conn() net.Conn { return s.heard.Conn }
 
 // Closed reports whether the connection is over.
 func (s *Session) Closed() bool { return s.mux.IsClosed() }

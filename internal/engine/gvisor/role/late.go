@@ -188,7 +188,8 @@ func mountLate(k *kernel.Kernel, m claim.Mount, conn *os.File) error {
 		Flags:    vfs.MountFlags{NoSUID: true, NoDev: true},
 		ReadOnly: m.ReadOnly,
 		GetFilesystemOptions: vfs.GetFilesystemOptions{Data: data, InternalMount: true, InternalData: gofer.InternalFilesystemOptions{
-			UniqueID: checkpoint.ResourceID{Path: m.Target},
+			// By this a restore finds the connection that its mount gets: as for a mount of gVisor's own.
+			UniqueID: checkpoint.ResourceID{ContainerName: k.ContainerName(k.GlobalInit().Leader().ContainerID()), Path: m.Target},
 		}},
 	}
 	mnt, err := k.VFS().MountDisconnected(ctx, creds, "", gofer.Name, opts)

@@ -238,6 +238,12 @@ class SandboxHandle:
         Its record and logs stay. One that has ended stays as it is."""
         return self._act("stop", None if grace is None else {"grace_ms": to_ms(grace, "grace")})
 
+    def start_again(self) -> wire.Sandbox:
+        """Starts it after its end, with its workspace and the root that its last `stop` saved. `lost`
+        of the record lists what could not be kept. No effect if it runs. The error has the code
+        `wrong_state` if it is paused or transient, and `denied` if today's rules refuse it."""
+        return self._act("start")
+
     def kill(self) -> wire.Sandbox:
         """Ends it at once. Its record and logs are kept. No effect if it has ended."""
         return self._act("kill")
@@ -246,8 +252,16 @@ class SandboxHandle:
         """Pauses its processes."""
         return self._act("pause", repeat=False)
 
+    def suspend(self) -> wire.Sandbox:
+        """Saves its memory and root to the daemon's disk and frees what it uses. Its connections end, and
+        `resume` continues its processes, also after a reboot. No effect if it is suspended. The error has
+        the code `unsupported` on engines that cannot do it, and `wrong_state` if it does not run or is
+        transient."""
+        return self._act("suspend")
+
     def resume(self) -> wire.Sandbox:
-        """Resumes its processes."""
+        """Resumes its processes, which were paused or suspended. The error of a suspended one has the code
+        `denied` if today's rules refuse it; then it stays suspended."""
         return self._act("resume", repeat=False)
 
     def heartbeat(self) -> wire.Sandbox:

@@ -1,4 +1,4 @@
-package sandbox
+package agentconn
 
 import (
 	"context"
@@ -33,7 +33,7 @@ func (i *deafInstance) Stopped() []string { return i.stopped }
 // one of them, and do not dial one after the other.
 func TestCallsShareADial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &agentConn{inst: &deafInstance{stopped: []string{"sentry", "gofer"}}, token: make([]byte, 32)}
+		c := New(Options{Dialer: &deafInstance{stopped: []string{"sentry", "gofer"}}, Token: make([]byte, 32)})
 		begun := time.Now()
 		var all sync.WaitGroup
 		for range 20 {

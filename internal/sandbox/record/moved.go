@@ -1,4 +1,4 @@
-package sandbox
+package record
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 )
 
@@ -16,16 +17,16 @@ import (
 // and logs. AdoptMoved can be repeated after a crash. It moves a tombstone if the other owner has
 // none for that ID.
 func AdoptMoved(from, to string) error {
-	ids, _, err := recordDirs(filepath.Join(from, sandboxesDir))
+	ids, _, err := directory.List(filepath.Join(from, directory.Sandboxes))
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(to, sandboxesDir), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(to, directory.Sandboxes), 0o700); err != nil {
 		return fmt.Errorf("make directory of sandboxes: %w", err)
 	}
 	var errs []error
 	for _, id := range ids {
-		if err := adoptMoved(filepath.Join(from, sandboxesDir, id), filepath.Join(to, sandboxesDir, id)); err != nil {
+		if err := adoptMoved(filepath.Join(from, directory.Sandboxes, id), filepath.Join(to, directory.Sandboxes, id)); err != nil {
 			errs = append(errs, fmt.Errorf("take over sandbox %s: %w", id, err))
 		}
 	}
@@ -35,9 +36,9 @@ func AdoptMoved(from, to string) error {
 
 // adoptMoved moves one sandbox's directory. One whose record cannot be read moves as it is.
 func adoptMoved(from, to string) error {
-	if r, err := readRecord(from); err == nil && r.EngineState != nil {
+	if r, err := Read(from); err == nil && r.EngineState != nil {
 		r.EngineState = nil
-		if err := r.write(from, false); err != nil {
+		if err := r.Write(from, false); err != nil {
 			return err
 		}
 	}

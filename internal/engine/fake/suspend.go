@@ -1,0 +1,93 @@
+//go:build linux
+
+package fake
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/hostfile"
+)
+
+// memoryFile is the only file of a saved memory. It says which process the memory is of, which stays stopped for as long.
+const memoryFile = "memory"
+
+// Suspend implements engine.Suspender.
+func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, err error) {
+	if i.isPaused() {
+		return m, api.Errorf(api.CodeState, "suspend sandbox %s: it is paused", i.ID)
+	}
+	if err := i.Pause(ctx); err != nil {
+		return m, err
+	}
+	defer func() {
+		if err != nil {
+			_ = i.Resume(context.WithoutCancel(ctx)) // unless it died
+		}
+	}()
+	if err := i.m.current().at(ctx, i, StepSuspend); err != nil {
+		return m, err
+	}
+	note := []byte(api.NewID("mem-"))
+	if err := hostfile.ReplaceIn(dir, memoryFile, note); err != nil {
+		return m, fmt.Errorf("save memory: %w", err)
+	}
+	i.m.mu.Lock()
+	i.m.memories[string(note)] = i.process
+	i.m.mu.Unlock()
+	return engine.Memory{Dir: dir, Bytes: int64(len(note)), Note: note}, nil
+}
+
+// watch closes done when the process has ended, or when the instance has left it.
+func (i *instance) watch() {
+	defer close(i.done)
+	select {
+	case <-i.ended:
+	case <-i.left:
+	}
+}
+
+// leave separates an instance from its process, if the memory of that was saved.
+func (i *instance) leave() {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, p := range i.m.memories {
+		if p != i.process || !i.paused {
+			continue
+		}
+		select {
+		case <-i.left:
+		default:
+			close(i.left)
+		}
+	}
+}
+
+// wake gives an instance the process of a saved memory. The process can be given once.
+func (m *Machine) wake(i *instance, p engine.Plan) error {
+	note, err := os.ReadFile(filepath.Join(p.Memory.Dir, memoryFile))
+	m.mu.Lock()
+	asleep := m.memories[string(note)]
+	if err == nil && asleep != nil && string(note) == string(p.Memory.Note) {
+		i.process = asleep
+		delete(m.memories, string(note))
+		m.created = append(m.created, p)
+	} else {
+		asleep = nil
+	}
+	m.mu.Unlock()
+	go i.watch()
+	if asleep == nil {
+		close(i.ended)
+		return api.Errorf(api.CodeInternal, "create sandbox: its memory has changed").WithCause(err)
+	}
+	signal(i.tree(), syscall.SIGCONT)
+	return nil
+}

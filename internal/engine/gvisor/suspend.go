@@ -1,0 +1,235 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/urpc"
+
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/hostfile"
+)
+
+// memoryFiles are the files of a checkpoint, in the order in which gVisor takes them: the kernel, which pages there are,
+// and the pages. What is written to the root is among the pages.
+var memoryFiles = [...]string{"kernel", "pages.meta", "pages"}
+
+// memoryNote is what Memory.Note says.
+type memoryNote struct {
+	// GVisor is the version that saved the files: another cannot read them.
+	GVisor string `json:"gvisor"`
+	// Sums are the SHA-256 checksums of memoryFiles, in hex.
+	Sums [len(memoryFiles)]string `json:"sums"`
+}
+
+// Suspend implements engine.Suspender. gVisor's own end after a save would also end a sandbox that could not be saved,
+// so it is asked to go on, and stays paused by a pause of our own.
+func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, err error) {
+	if i.foreign() {
+		return m, i.foreignError("suspend")
+	}
+	if i.brake.held() {
+		return m, api.Errorf(api.CodeState, "suspend sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
+	}
+	i.dropBorn()
+	err = i.drive(ctx, "suspend", func(ctx context.Context) error {
+		m, err = i.holdAndSave(ctx, dir)
+		for n := 1; n < saveTries && errors.Is(err, api.ErrUnsupported) && ctx.Err() == nil; n++ {
+			i.e.log.Info("save the memory again", "sandbox", i.rec.ID, "error", err)
+			select {
+			case <-time.After(time.Duration(n) * saveWait):
+			case <-ctx.Done():
+				return err
+			}
+			m, err = i.holdAndSave(ctx, dir)
+		}
+		return err
+	})
+	return m, err
+}
+
+// A save is tried saveTries times, after 1, 2 and more times saveWait: rarely, a task of a busy sandbox waits in a way that this
+// gVisor cannot encode ("waiter.ChannelNotifier is not known"), and a moment later it does not.
+const (
+	saveTries = 8
+	saveWait  = 20 * time.Millisecond
+)
+
+// holdAndSave pauses the sandbox and saves its memory. After an error it runs on.
+func (i *instance) holdAndSave(ctx context.Context, dir string) (engine.Memory, error) {
+	if err := i.brake.hold(ctx); err != nil {
+		return engine.Memory{}, err
+	}
+	m, err := i.saveMemory(ctx, dir)
+	if err == nil {
+		return m, nil
+	}
+	// Whatever becomes of the caller, it goes on.
+	if rerr := i.brake.release(context.WithoutCancel(ctx)); rerr != nil && !i.sentry.Dead() {
+		return m, errors.Join(err, rerr)
+	}
+	return m, err
+}
+
+// saveMemory has the sentry write its files into dir, and returns when they are on the disk.
+func (i *instance) saveMemory(ctx context.Context, dir string) (m engine.Memory, err error) {
+	at, err := os.OpenRoot(dir)
+	if err != nil {
+		return m, fmt.Errorf("open directory of the memory: %w", err)
+	}
+	defer at.Close()
+	var files []*os.File
+	defer func() { closeAll(files) }()
+	for _, name := range memoryFiles {
+		if err := at.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return m, fmt.Errorf("remove file of the memory: %w", err)
+		}
+		f, err := at.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return m, fmt.Errorf("make file of the memory: %w", err)
+		}
+		files = append(files, f)
+	}
+	err = i.ctl.callLong(ctx, callCheckpoint, &checkpoint{
+		FilePayload: urpc.FilePayload{Files: files}, Metadata: uncompressed(), ExcludeZeroPages: true, HavePagesFile: true, Resume: true,
+	}, nil)
+	if err != nil {
+		return m, unsaved(i.rec.ID, err)
+	}
+	note := memoryNote{GVisor: i.e.version}
+	m.Dir = dir
+	// The disk writes while the checksums are made.
+	synced := make(chan error, 1)
+	go func() {
+		var err error
+		for _, f := range files {
+			err = errors.Join(err, f.Sync())
+		}
+		synced <- errors.Join(err, hostfile.SyncDirAt(dir))
+	}()
+	for n, f := range files {
+		var size int64
+		if size, note.Sums[n], err = sumOf(ctx, f); err != nil {
+			break
+		}
+		m.Bytes += size
+	}
+	if err := errors.Join(err, <-synced); err != nil {
+		return m, fmt.Errorf("write the memory: %w", err)
+	}
+	m.Note, err = json.Marshal(note)
+	return m, err
+}
+
+// unsaved classifies what kept a sentry from saving its memory.
+func unsaved(id string, err error) error {
+	if remote, ok := errors.AsType[urpc.RemoteError](err); ok {
+		if strings.Contains(remote.Message, unix.ENOSPC.Error()) {
+			return api.Errorf(api.CodeNoCapacity, "suspend sandbox %s: the disk is full", id).WithHint("free space where Cloche keeps its state, and try again").WithCause(err)
+		}
+		return api.Errorf(api.CodeUnsupported, "suspend sandbox %s: gVisor cannot save what it has open: %.300s", id, remote.Message).
+			WithHint("end the program that has it open, or stop the sandbox").WithCause(err)
+	}
+	return err
+}
+
+// sumOf returns the size of a file on the disk, in bytes, and its checksum.
+func sumOf(ctx context.Context, f *os.File) (size int64, sum string, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, "", os.NewSyscallError("fstat", err)
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, &reader{ctx, io.NewSectionReader(f, 0, st.Size)}); err != nil {
+		return 0, "", fmt.Errorf("read the memory: %w", err)
+	}
+	return st.Blocks * 512, hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// openMemory opens the files that a sandbox continues from. They are read again by the sentry, from the same descriptors.
+func (e *Engine) openMemory(ctx context.Context, m *engine.Memory) (files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(files)
+		}
+	}()
+	var note memoryNote
+	if err := json.Unmarshal(m.Note, &note); err != nil {
+		return nil, fmt.Errorf("read the note of the memory: %w", err)
+	}
+	if note.GVisor != e.version {
+		return nil, api.Errorf(api.CodeUnsupported, "the memory of the sandbox was saved by gVisor %.40q, and this cloche has %.40q", note.GVisor, e.version).
+			WithHint("resume it with the cloche that suspended it")
+	}
+	for n, name := range memoryFiles {
+		f, err := os.OpenFile(filepath.Join(m.Dir, name), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return files, fmt.Errorf("open the memory: %w", err)
+		}
+		files = append(files, f)
+		_, sum, err := sumOf(ctx, f)
+		if err != nil {
+			return files, err
+		}
+		if sum != note.Sums[n] {
+			return files, api.Errorf(api.CodeInternal, "the saved memory of the sandbox has changed: the checksum of its file %q is another", name).
+				WithHint("stop the sandbox and start it again, without what its programs had in memory")
+		}
+	}
+	return files, nil
+}
+
+// checked are the files of a memory, whose checksums are compared while the sentry boots.
+type checked struct {
+	done  chan struct{} // closed when what follows is set
+	files []*os.File
+	err   error
+}
+
+// checkMemory begins to open and check the files of a memory. The caller calls close.
+func (e *Engine) checkMemory(ctx context.Context, m *engine.Memory) *checked {
+	k := &checked{done: make(chan struct{})}
+	go func() {
+		defer close(k.done)
+		k.files, k.err = e.openMemory(ctx, m)
+	}()
+	return k
+}
+
+// close waits for the check and closes the files. It may be called again.
+func (k *checked) close() {
+	<-k.done
+	closeAll(k.files)
+	k.files = nil
+}
+
+// restore makes the sandbox continue from its memory.
+func (c *creation) restore(ctx context.Context) error {
+	defer c.memory.close()
+	<-c.memory.done
+	files, err := c.memory.files, c.memory.err
+	if err != nil {
+		return err
+	}
+	args := networkArgs(c.plan.Link)
+	args.IsRestore = true
+	if err := c.inst.ctl.call(ctx, callSetNetwork, args, nil); err != nil {
+		return err
+	}
+	err = c.inst.ctl.callLong(ctx, callRestore, &restoration{FilePayload: urpc.FilePayload{Files: files}, HavePagesFile: true}, nil)
+	c.inst.ctl.drop() // the control server has closed them
+	return err
+}

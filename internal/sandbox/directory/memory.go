@@ -1,0 +1,109 @@
+package directory
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/cloche-dev/cloche/internal/workspace"
+)
+
+// oldMemory is where a memory is that has been read and is being removed.
+const oldMemory = "memory.old"
+
+// MemoryFiles are the files of the saved memory of one sandbox. It is safe for concurrent use.
+type MemoryFiles struct{ mu sync.Mutex }
+
+// Create makes the empty directory for the memory of the sandbox of a directory, and returns its path.
+func (m *MemoryFiles) Create(dir string) (string, error) {
+	if err := m.Remove(dir); err != nil {
+		return "", err
+	}
+	memory := filepath.Join(dir, Memory)
+	if err := os.Mkdir(memory, 0o700); err != nil {
+		return "", fmt.Errorf("make directory of the memory: %w", err)
+	}
+	return memory, nil
+}
+
+// Remove removes the saved memory of a sandbox, if there is any. It waits for a removal in the background.
+func (m *MemoryFiles) Remove(dir string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return removeMemory(dir)
+}
+
+// Retire is Remove of a memory that has been read, by background, which runs a function or returns false. failed gets an
+// error of that.
+func (m *MemoryFiles) Retire(dir string, background func(func()) bool, failed func(error)) {
+	m.mu.Lock()
+	err := workspace.RemovePrivate(filepath.Join(dir, oldMemory))
+	if err == nil {
+		err = os.Rename(filepath.Join(dir, Memory), filepath.Join(dir, oldMemory))
+	}
+	if err == nil && background(func() {
+		defer m.mu.Unlock()
+		if err := removeMemory(dir); err != nil {
+			failed(err)
+		}
+	}) {
+		return
+	}
+	m.mu.Unlock()
+	if err != nil {
+		failed(err)
+	}
+}
+
+func removeMemory(dir string) error {
+	for _, name := range []string{Memory, oldMemory} {
+		if err := workspace.RemovePrivate(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("remove the saved memory: %w", err)
+		}
+	}
+	return nil
+}
+
+// The images that a saved memory is of, in its directory.
+const (
+	RootImage  = "root.erofs"
+	AgentImage = "agent.erofs"
+)
+
+// PinImage keeps the file of an image for as long as the memory in a directory: as another link to it, or as a copy. What is
+// no regular file is not kept.
+func PinImage(memory, name, image string) error {
+	to := filepath.Join(memory, name)
+	if os.Link(image, to) == nil {
+		return nil
+	}
+	from, err := os.Open(image)
+	if err != nil {
+		return fmt.Errorf("keep an image: %w", err)
+	}
+	defer from.Close()
+	if fi, err := from.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return err
+	}
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("keep an image: %w", err)
+	}
+	_, err = io.Copy(f, from)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("keep an image: %w", err)
+	}
+	return nil
+}
+
+// PinnedImage returns the path of an image that a memory keeps, or else the path that it had.
+func PinnedImage(memory, name, image string) string {
+	kept := filepath.Join(memory, name)
+	if _, err := os.Lstat(kept); err != nil {
+		return image
+	}
+	return kept
+}
