@@ -36,10 +36,16 @@ type Sandboxes interface {
 	Get(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Delete(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Extend(ctx context.Context, caller core.Caller, ref string, x api.Extension) (api.Sandbox, error)
-	Pause(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
-	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Pauses
 	Stats(ctx context.Context, caller core.Caller, ref string) (api.SandboxStats, error)
 	ReplaceEgress(ctx context.Context, caller core.Caller, ref string, p api.EgressPolicy) (api.EgressRules, error)
+}
+
+// Pauses are core's verbs that hold a sandbox and let it go on.
+type Pauses interface {
+	Pause(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Suspend(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 }
 
 // Snapshots are core's verbs on snapshots of files.

@@ -2,6 +2,7 @@ package e2bapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -64,7 +65,7 @@ func (s *Server) pause(w http.ResponseWriter, r request) error {
 
 func (s *Server) pauseNow(r request, ref string) error {
 	ctx := context.WithoutCancel(r.Context()) // what was begun is finished
-	if _, err := s.core.Pause(ctx, r.caller, ref); err != nil {
+	if err := s.suspend(ctx, r.caller, ref); err != nil {
 		return err
 	}
 	s.cut(ref)
@@ -75,6 +76,15 @@ func (s *Server) pauseNow(r request, ref string) error {
 		s.log.Info("a paused sandbox keeps its end, because its profile allows no more", "sandbox", ref, "error", err)
 	}
 	return nil
+}
+
+// suspend suspends a sandbox to the disk, or pauses it in memory where its engine cannot save that.
+func (s *Server) suspend(ctx context.Context, caller core.Caller, ref string) error {
+	_, err := s.core.Suspend(ctx, caller, ref)
+	if errors.Is(err, api.ErrUnsupported) {
+		_, err = s.core.Pause(ctx, caller, ref)
+	}
+	return err
 }
 
 // resume resumes a sandbox for a time in seconds.
@@ -109,7 +119,7 @@ func (r *record) setEnd(seconds int64) {
 func (s *Server) resumeByTraffic(ctx context.Context, caller core.Caller, kept *record) error {
 	_, err, _ := s.resuming.Do(kept.Sandbox, func() (any, error) {
 		sb, err := s.core.Get(ctx, caller, kept.Sandbox)
-		if err != nil || sb.State != api.StatePaused {
+		if err != nil || !sb.State.Held() {
 			return nil, err // another request has resumed it
 		}
 		timeout := kept.Timeout
@@ -145,7 +155,7 @@ func (s *Server) pauseOne(ref string, now time.Time) error {
 	case err != nil:
 		return err
 	case sb.State == api.StateRunning:
-		if _, err := s.core.Pause(s.ctx, s.user(), ref); err != nil {
+		if err := s.suspend(s.ctx, s.user(), ref); err != nil {
 			return err
 		}
 		s.cut(ref)

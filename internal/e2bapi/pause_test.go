@@ -24,7 +24,14 @@ func (f *fixture) eventually(id, state string) (d detail) {
 // A sandbox is paused at its end, and resumed once by requests that come at the same time. Its end can be
 // changed, and outlives the server.
 func TestAutoPause(t *testing.T) {
+	for name, noSuspend := range map[string]bool{"to the disk": false, "in memory": true} {
+		t.Run(name, func(t *testing.T) { testAutoPause(t, noSuspend) })
+	}
+}
+
+func testAutoPause(t *testing.T, noSuspend bool) {
 	f := newFixture(t, hello)
+	f.core.noSuspend = noSuspend
 	var sb sandboxAnswer
 	f.want(http.StatusCreated, http.MethodPost, "/v2/sandboxes", `{"templateID":"base","timeout":600,"autoPause":true,"autoResume":{"enabled":true}}`, &sb)
 	d := f.eventually(sb.SandboxID, stateRunning)

@@ -67,7 +67,7 @@ func listedOf(r *record, sb api.Sandbox) listed {
 
 // stateOf is the state that core has, which another API can change too.
 func stateOf(sb api.Sandbox) string {
-	if sb.State == api.StatePaused {
+	if sb.State.Held() {
 		return statePaused
 	}
 	return stateRunning
@@ -77,7 +77,7 @@ func stateOf(sb api.Sandbox) string {
 // paused.
 func endOf(r *record, sb api.Sandbox) time.Time {
 	switch {
-	case sb.State == api.StatePaused && !r.Paused.IsZero():
+	case sb.State.Held() && !r.Paused.IsZero():
 		return r.Paused
 	case r.AutoPause && !r.End.IsZero():
 		return r.End

@@ -161,7 +161,7 @@ func (s *Server) sandbox(r request) (*record, api.Sandbox, error) {
 
 // gone reports whether a sandbox has ended, for E2B's clients.
 func gone(sb api.Sandbox) bool {
-	return sb.State != api.StateRunning && sb.State != api.StatePaused
+	return sb.State != api.StateRunning && !sb.State.Held()
 }
 
 func notFound(id string) error {

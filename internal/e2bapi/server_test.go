@@ -28,6 +28,8 @@ type sandboxes struct {
 	port string
 	// resumed counts the calls of Resume.
 	resumed atomic.Int32
+	// noSuspend: the engine cannot save memory.
+	noSuspend bool
 	// unpublished refuses ports at every address.
 	unpublished atomic.Bool
 
@@ -99,6 +101,14 @@ func (c *sandboxes) Get(_ context.Context, caller core.Caller, ref string) (api.
 
 func (c *sandboxes) Pause(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
 	return c.change(caller, ref, func(sb *api.Sandbox) { sb.State = api.StatePaused })
+}
+
+// Suspend changes the state, unless the engine cannot.
+func (c *sandboxes) Suspend(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
+	if c.noSuspend {
+		return api.Sandbox{}, api.Errorf(api.CodeUnsupported, "the engine cannot save the memory of a sandbox")
+	}
+	return c.change(caller, ref, func(sb *api.Sandbox) { sb.State = api.StateSuspended })
 }
 
 func (c *sandboxes) Resume(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {

@@ -126,7 +126,7 @@ func (s *Server) tell(ctx context.Context, e *process, ev received, send func(*e
 func (s *Server) ending(ctx context.Context) bool {
 	sb := requestOf(ctx).sb
 	is, err := s.core.Get(ctx, sb.Caller, sb.Ref)
-	return api.CodeOf(err) == api.CodeNotFound || err == nil && is.State != api.StateRunning && is.State != api.StatePaused
+	return api.CodeOf(err) == api.CodeNotFound || err == nil && is.State != api.StateRunning && !is.State.Held()
 }
 
 // interrupted is the end of a stream whose attachment failed. The end of the sandbox or of the daemon

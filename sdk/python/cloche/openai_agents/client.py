@@ -114,7 +114,7 @@ class ClocheSandboxClient(BaseSandboxClient[ClocheSandboxClientOptions]):
         """The sandbox where it runs, and else what is left of it."""
         try:
             sandbox = await self._api.get(state.sandbox_id)
-            if sandbox.info["state"] == "paused":
+            if sandbox.info["state"] in ("paused", "suspended"):
                 await sandbox.resume()
             elif sandbox.info["state"] == "stopping":
                 await sandbox.stop()  # which is its end that is waited for
@@ -175,7 +175,7 @@ class ClocheSandboxClient(BaseSandboxClient[ClocheSandboxClientOptions]):
             return ""
 
     async def delete(self, session: SandboxSession) -> SandboxSession:
-        """Removes the sandbox of a session, or pauses it where its options say so. One that is gone is fine."""
+        """Removes the sandbox of a session, or suspends it if its options say so. One that is gone is fine."""
         inner = session._inner
         if not isinstance(inner, ClocheSandboxSession):
             raise TypeError("ClocheSandboxClient.delete wants a session that it has made")

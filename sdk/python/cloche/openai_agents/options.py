@@ -44,7 +44,8 @@ class ClocheSandboxClientOptions(BaseSandboxClientOptions):
     idle_timeout: float | None = None
     """Seconds without any use after which it ends."""
     pause_on_exit: bool = False
-    """A shutdown pauses the sandbox instead of removing it, and a resume lets it go on."""
+    """A shutdown suspends the sandbox to the disk instead of removing it, and a resume continues it. On engines
+    that cannot save its memory it is paused."""
     workspace_persistence: Literal["tar", "snapshot"] = "tar"
     """What the SDK's snapshots hold: the files, or the name of a snapshot that the daemon keeps."""
     external_symlinks: Literal["keep", "drop", "reject"] = "keep"

@@ -73,11 +73,20 @@ class ClocheSandboxSession(TerminalSession):
             await self._sandbox.remove()
             return
         try:
-            await self._sandbox.pause()
+            await self._suspend()
         except ClocheError as e:
             # It is paused already, or is no more.
             if e.code != "wrong_state" and not failures.is_gone(e):
                 raise
+
+    async def _suspend(self) -> None:
+        """Saves the sandbox to the disk, or pauses it in memory where its engine cannot save that."""
+        try:
+            await self._sandbox.suspend()
+        except ClocheError as e:
+            if e.code != "unsupported":
+                raise
+            await self._sandbox.pause()
 
 
 async def _end(ports: Ports, sandbox: AsyncSandboxHandle) -> None:
