@@ -1,0 +1,125 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/client"
+)
+
+// Subjects of the group suspend: an interpreter that has imported 20 modules and holds 64 MiB which it has computed.
+const (
+	suspendSave   = "suspend, an interpreter of 64 MiB"
+	suspendWake   = "exec in a suspended sandbox → its interpreter's answer"
+	suspendAwake  = "exec in a running sandbox → its interpreter's answer"
+	suspendResume = "resume, an interpreter of 64 MiB"
+	suspendCold   = "create, start the interpreter → its answer"
+)
+
+// suspendProgram answers by a pair of named pipes when it is ready.
+const suspendProgram = `
+import asyncio, ast, cProfile, csv, ctypes, dataclasses, decimal, email.message, fractions, http.client, inspect, json, logging, random
+import sqlite3, statistics, subprocess, unittest, urllib.request, xml.dom.minidom, os
+state = bytearray()
+rng = random.Random(7)
+while len(state) < 64 << 20: state += rng.randbytes(1 << 20)
+os.mkfifo("/tmp/in"); os.mkfifo("/tmp/out")
+while True:
+    with open("/tmp/in") as f: f.read()
+    with open("/tmp/out", "w") as f: f.write("%d\n" % (state[12345] + len(state)))
+`
+
+// suspendAsk asks the interpreter.
+const suspendAsk = `until test -p /tmp/out; do sleep 0.01; done; echo > /tmp/in; cat /tmp/out`
+
+// interpreter creates a sandbox and starts the program in it.
+func interpreter(ctx context.Context, c *client.Client, spec api.SandboxSpec) (*client.Sandbox, error) {
+	spec.Workspace, spec.AutoResume = nil, true
+	sb, err := c.Create(ctx, spec)
+	if err != nil {
+		return nil, fmt.Errorf("create: %w", err)
+	}
+	if _, err = sb.StartProcess(ctx, api.ProcessSpec{ExecRequest: api.ExecRequest{Argv: []string{"python3", "-c", suspendProgram}}}); err != nil {
+		return nil, errors.Join(err, sb.Remove(context.WithoutCancel(ctx)))
+	}
+	return sb, nil
+}
+
+// ask returns the interpreter's answer.
+func ask(ctx context.Context, sb *client.Sandbox) (string, error) {
+	res, err := sb.Exec(ctx, "sh", "-c", suspendAsk)
+	if err == nil && !res.OK() {
+		err = fmt.Errorf("the interpreter was not asked: %s", tail(string(res.Stderr)))
+	}
+	return string(res.Stdout), err
+}
+
+// suspend measures suspends to the disk and what follows them.
+func (b *bench) suspend(ctx context.Context) (err error) {
+	p, err := b.need(ctx)
+	if err != nil {
+		return err
+	}
+	if p.app == nil {
+		return errors.New("the daemon does not run")
+	}
+	c := p.app.client
+	sb, err := interpreter(ctx, c, p.app.spec())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, sb.Remove(context.WithoutCancel(ctx))) }()
+	want, err := ask(ctx, sb)
+	if err != nil {
+		return err
+	}
+	answer := func(ctx context.Context, sb *client.Sandbox) error {
+		got, err := ask(ctx, sb)
+		if err == nil && got != want {
+			err = fmt.Errorf("the interpreter answered %q, want %q", got, want)
+		}
+		return err
+	}
+	timed := func(before, do func(context.Context) error) func(context.Context) (measure, error) {
+		return func(ctx context.Context) (m measure, err error) {
+			if err := before(ctx); err != nil {
+				return m, err
+			}
+			began := time.Now()
+			err = do(ctx)
+			m.First = time.Since(began)
+			m.Total = m.First
+			return m, err
+		}
+	}
+	suspended := func(ctx context.Context) error { _, err := c.Suspend(ctx, sb.ID); return err }
+	running := func(ctx context.Context) error { return answer(ctx, sb) }
+	series, err := rounds(ctx, b.n, []subject{
+		{name: suspendSave, how: "Suspend over the socket", run: timed(running, suspended)},
+		{name: suspendResume, how: "Resume over the socket", run: timed(suspended, func(ctx context.Context) error { _, err := c.Resume(ctx, sb.ID); return err })},
+		{name: suspendWake, how: "one exec, which resumes it", run: timed(suspended, running)},
+		{name: suspendAwake, how: "the same without a suspend", run: timed(running, running)},
+		{name: suspendCold, how: "Create, Start and one exec, in a ready sandbox; removed again, not timed", run: func(ctx context.Context) (m measure, err error) {
+			began := time.Now()
+			cold, err := interpreter(ctx, c, p.app.spec())
+			if err != nil {
+				return m, err
+			}
+			err = answer(ctx, cold)
+			m.First = time.Since(began)
+			m.Total = m.First
+			return m, errors.Join(err, cold.Remove(context.WithoutCancel(ctx)))
+		}},
+	}, b.missing)
+	if err != nil {
+		return err
+	}
+	b.report.Series = append(b.report.Series, series...)
+	b.report.judge(goals())
+	return nil
+}
