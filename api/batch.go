@@ -44,3 +44,25 @@ type BatchFailure struct {
 	Index int    `json:"index"`
 	Error *Error `json:"error"`
 }
+
+// ForkRequest asks for sandboxes that continue from the memory and the files of another. Count or Names is set.
+type ForkRequest struct {
+	// Count is how many to create, 1 to MaxForks. Each has its ID as its name.
+	Count int `json:"count,omitempty"`
+	// Names are the names of the forks, which are as many.
+	Names []string `json:"names,omitempty"`
+}
+
+// MaxForks is the maximum number of sandboxes of one ForkRequest.
+const MaxForks = 100
+
+// ForkResult is the result of a ForkRequest. Each fork succeeds or fails independently, and the parent was captured once.
+type ForkResult struct {
+	BatchResult
+	// PausedMS is for how long the parent was suspended for the capture. It is 0 for a parent that was suspended before.
+	PausedMS int64 `json:"paused_ms"`
+	// MemoryBytes is the size of the captured memory and root on the disk, and MemorySum is a SHA-256 checksum of them,
+	// in hex.
+	MemoryBytes int64  `json:"memory_bytes"`
+	MemorySum   string `json:"memory_sum"`
+}

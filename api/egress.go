@@ -256,3 +256,11 @@ type ApprovalAnswer struct {
 	// ForMS removes the allow rule again after this time; 0 means never.
 	ForMS int64 `json:"for_ms,omitempty"`
 }
+
+// Refusal returns what a record of a refusal says to the caller.
+func (r EgressRecord) Refusal() *EgressRefusal {
+	return &EgressRefusal{
+		Time: r.Time, Name: r.Name, Port: r.Port, Rule: r.Rule, Reason: r.Reason, Hint: r.Hint, Allow: r.Allow,
+		Method: r.Method, Path: r.Path, Suppressed: r.Suppressed,
+	}
+}

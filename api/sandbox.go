@@ -249,6 +249,8 @@ type Sandbox struct {
 	ResumedAt   *time.Time `json:"resumed_at,omitempty"`
 	// Lost lists what its last end, or the start after it, did not keep.
 	Lost []Loss `json:"lost,omitempty"`
+	// ForkedFrom is the ID of the sandbox that it is a fork of.
+	ForkedFrom string `json:"forked_from,omitempty"`
 }
 
 // Loss is a part of a sandbox that did not survive its end.

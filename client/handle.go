@@ -158,6 +158,20 @@ func (s *Sandbox) Pause(ctx context.Context) error { return s.update(s.client.Pa
 // Suspend is Client.Suspend. It updates the handle's record.
 func (s *Sandbox) Suspend(ctx context.Context) error { return s.update(s.client.Suspend(ctx, s.ID)) }
 
+// Fork is Client.Fork. The handles are in the order of the request. If a fork failed, there are fewer of them, and the error says
+// why the first one failed.
+func (s *Sandbox) Fork(ctx context.Context, req api.ForkRequest) ([]*Sandbox, error) {
+	res, err := s.client.Fork(ctx, s.ID, req)
+	if err == nil && len(res.Failed) > 0 {
+		err = res.Failed[0].Error
+	}
+	var forks []*Sandbox
+	for _, sb := range res.Succeeded {
+		forks = append(forks, &Sandbox{sb, s.client})
+	}
+	return forks, err
+}
+
 // Resume is Client.Resume. It updates the handle's record.
 func (s *Sandbox) Resume(ctx context.Context) error { return s.update(s.client.Resume(ctx, s.ID)) }
 

@@ -220,6 +220,18 @@ func (c *Client) Suspend(ctx context.Context, ref string) (api.Sandbox, error) {
 	return c.act(ctx, ref, "/suspend")
 }
 
+// Fork creates sandboxes that continue from the memory and the files of another, which runs or is suspended. One that runs
+// is suspended for a moment, which ends its connections, and resumed. The forks have its processes, IDs and own tokens, leases and networks, and no open ports. Engines
+// that cannot do it, and sandboxes that hold what only one can have, return api.CodeUnsupported.
+func (c *Client) Fork(ctx context.Context, ref string, req api.ForkRequest) (api.ForkResult, error) {
+	var res api.ForkResult
+	p, err := sandboxPath(ref, "/fork")
+	if err != nil {
+		return res, err
+	}
+	return res, c.call(ctx, http.MethodPost, p, nil, req, &res)
+}
+
 // Resume resumes the processes of a paused or suspended sandbox.
 func (c *Client) Resume(ctx context.Context, ref string) (api.Sandbox, error) {
 	return c.act(ctx, ref, "/resume")

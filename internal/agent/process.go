@@ -180,3 +180,11 @@ func (c *Client) Suspend(ctx context.Context) error {
 		return api.Errorf(api.CodeTimeout, "the agent has not closed its connections in time").WithCause(ctx.Err())
 	}
 }
+
+// Renew gives the agent of a sandbox that continues from saved memory another token and, unless it is empty, its
+// sandbox another host name. The agent closes every other connection, and a connection needs the new token from then on.
+// An agent that is too old for that answers with [api.ErrUnsupported].
+func (c *Client) Renew(ctx context.Context, token []byte, hostname string) error {
+	_, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpRenew, Renew: &wire.Renew{Token: token, Hostname: hostname}})
+	return err
+}

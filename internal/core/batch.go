@@ -1,14 +1,19 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
+	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox"
 )
 
 // maxBatchDeletes is the number of parallel removals of one batch.
@@ -183,4 +188,112 @@ func (s *Service) labelled(caller Caller, labels map[string]string) ([]api.Sandb
 
 func tooManyParts(n int) *api.Error {
 	return api.Errorf(api.CodeTooLarge, "%d sandboxes or more are too many for one batch", n).WithHint("name at most %d in one call", api.MaxBatch)
+}
+
+// maxForks is the number of forks of one parent that are created in parallel.
+const maxForks = 4
+
+// Fork creates sandboxes that continue from the memory of another, which is captured once, and resumed if it ran. Policy decides about each, as about
+// a start of the parent. If ctx ends before the answer, the forks are removed, because no caller knows their IDs.
+func (s *Service) Fork(ctx context.Context, caller Caller, ref string, req api.ForkRequest) (api.ForkResult, error) {
+	const verb = policy.VerbFork
+	out := api.ForkResult{}
+	names, err := forkNames(req)
+	if err != nil {
+		return out, s.refused(ctx, caller, verb, "", details{"ref": clip(ref)}, err)
+	}
+	sb, spec, err := s.opts.Sandboxes.ForkSpec(ctx, caller, ref)
+	if err != nil {
+		return out, s.refused(ctx, caller, verb, sb.ID, details{"ref": clip(ref)}, err)
+	}
+	d := audit.SpecDetails(spec)
+	d["forks"] = strconv.Itoa(len(names))
+	options, err := s.decideForks(ctx, caller, sb, spec, names)
+	parent := sandbox.StartOptions{}
+	if err == nil {
+		spec.Name = sb.Name
+		parent, err = s.decideStart(ctx, caller, sb, spec)
+	}
+	if err != nil {
+		return out, s.refused(ctx, caller, verb, sb.ID, d, err)
+	}
+	if err := s.intend(ctx, caller, verb, sb.ID, d); err != nil {
+		return out, err
+	}
+	template, err := s.opts.Sandboxes.Capture(ctx, caller, sb.ID, func(ctx context.Context) error {
+		_, err := s.opts.Sandboxes.ResumeSuspended(ctx, caller, sb.ID, parent)
+		return err
+	})
+	if err == nil {
+		defer template.Release()
+		d["memory_sum"], d["memory_bytes"] = template.Memory.Sum(), strconv.FormatInt(template.Memory.Bytes, 10)
+	}
+	if err := s.done(ctx, caller, verb, sb.ID, d, err); err != nil {
+		return out, err
+	}
+	out.PausedMS, out.MemoryBytes, out.MemorySum = template.Paused.Milliseconds(), template.Memory.Bytes, template.Memory.Sum()
+	var parts []part
+	for i, o := range options {
+		parts = append(parts, part{i, names[i], func() (api.Sandbox, error) { return s.createFork(ctx, caller, sb, template, o) }})
+	}
+	out.BatchResult = batch(parts, maxForks)
+	if err := ctx.Err(); err != nil {
+		for _, fork := range out.Succeeded {
+			s.discard(ctx, caller, fork)
+		}
+		return api.ForkResult{}, api.Errorf(api.CodeCanceled, "the caller of the fork went away").WithCause(err)
+	}
+	return out, nil
+}
+
+// forkNames returns the names of the requested forks, which are empty where they are to be their IDs.
+func forkNames(req api.ForkRequest) ([]string, error) {
+	names := slices.Clone(req.Names)
+	if len(names) == 0 {
+		names = make([]string, max(0, min(req.Count, api.MaxForks+1)))
+	}
+	switch {
+	case len(names) == 0:
+		return nil, api.Invalid("count", "no fork is asked for").WithHint("give count, 1 to %d, or names", api.MaxForks)
+	case len(names) > api.MaxForks:
+		return nil, api.Errorf(api.CodeTooLarge, "more than %d forks are asked for", api.MaxForks).WithHint("fork the sandbox again for the rest")
+	case len(req.Names) > 0 && req.Count != 0 && req.Count != len(req.Names):
+		return nil, api.Invalid("count", "count is %d, and there are %d names", req.Count, len(req.Names)).WithHint("leave count out")
+	}
+	for i, name := range req.Names {
+		if name == "" || slices.Contains(req.Names[:i], name) {
+			return nil, api.Invalid(fmt.Sprintf("names[%d]", i), "the name %.80q is empty or occurs twice", name)
+		}
+	}
+	return names, nil
+}
+
+// decideForks decides whether the caller can create each fork.
+func (s *Service) decideForks(ctx context.Context, caller Caller, parent api.Sandbox, spec api.SandboxSpec, names []string) ([]sandbox.StartOptions, error) {
+	if err := policy.AuthorizeSpec(caller, spec); err != nil {
+		return nil, err
+	}
+	var out []sandbox.StartOptions
+	for _, name := range names {
+		spec.Name = name
+		o, err := s.decideStart(ctx, caller, parent, spec)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+// createFork creates one fork of a captured sandbox.
+func (s *Service) createFork(ctx context.Context, caller Caller, parent api.Sandbox, t *sandbox.Template, o sandbox.StartOptions) (api.Sandbox, error) {
+	const verb = policy.VerbFork
+	d := details{"forked_from": parent.ID, "memory_sum": t.Memory.Sum(), "name": o.Permit.Spec().Name}
+	if err := s.intend(ctx, caller, verb, "", d); err != nil {
+		return api.Sandbox{}, err
+	}
+	begun := time.Now()
+	sb, err := s.opts.Sandboxes.CreateFork(ctx, t, o)
+	s.metrics.Created(cmp.Or(sb.Engine, o.Permit.Engine()), time.Since(begun), err)
+	return sb, s.done(ctx, caller, verb, sb.ID, createdDetails(sb, d), err)
 }

@@ -166,6 +166,7 @@ func TestNothingWithoutARecord(t *testing.T) {
 			return h.MoveFile(ctx, operator, "box", at(file), file+"-2")
 		},
 		"Pause":   func() error { _, err := h.Pause(ctx, operator, "box"); return err },
+		"Fork":    func() error { _, err := h.Fork(ctx, operator, "box", api.ForkRequest{Count: 1}); return err },
 		"Suspend": func() error { _, err := h.Suspend(ctx, operator, "box"); return err },
 		"PruneImages": func() error {
 			_, err := h.PruneImages(ctx, operator, api.ImagePruneRequest{MaxBytes: new(int64(0))})

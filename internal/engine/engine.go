@@ -7,6 +7,8 @@ package engine
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"io"
 	"net"
 	"net/netip"
@@ -148,7 +150,7 @@ type RootWriter interface {
 	HoldsFiles() bool
 }
 
-// Suspender is an Instance whose memory can be saved to files, and continues later in another instance.
+// Suspender is an Instance whose memory can be saved to files, and continues later in other instances.
 type Suspender interface {
 	// Suspend pauses every process and saves the memory and the writable root to files in dir, an empty
 	// 0700 directory of the caller. It returns when they are on the disk. On success the instance stays
@@ -164,9 +166,17 @@ type Memory struct {
 	Dir string
 	// Bytes is the size of the files on the disk.
 	Bytes int64
+	// Checked means that this process has written or checked the files, so an engine need not check them again.
+	Checked bool
 	// Note is what the engine needs to know of the files. It is opaque. The files are executed in a way:
 	// it has their checksums, so it must be where only the caller can change it.
 	Note []byte
+}
+
+// Sum identifies a memory: it is a SHA-256 checksum, in hex, over the Note, which has the checksums of the files.
+func (m Memory) Sum() string {
+	sum := sha256.Sum256(m.Note)
+	return hex.EncodeToString(sum[:])
 }
 
 // Refuser is an Instance whose kernel reports what rules on paths refused. The refused program gets

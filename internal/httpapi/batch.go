@@ -45,11 +45,16 @@ func answerBatch(w http.ResponseWriter, r request) func(api.BatchResult, error) 
 		if err != nil {
 			return err
 		}
-		out.Succeeded, out.Failed = nonNil(out.Succeeded), nonNil(out.Failed)
-		for i := range out.Failed {
-			out.Failed[i].Error = toWire(out.Failed[i].Error, r)
-		}
-		writeJSON(w, http.StatusOK, out)
+		writeJSON(w, http.StatusOK, wireBatch(out, r))
 		return nil
 	}
+}
+
+// wireBatch is a result as callers get it.
+func wireBatch(out api.BatchResult, r request) api.BatchResult {
+	out.Succeeded, out.Failed = nonNil(out.Succeeded), nonNil(out.Failed)
+	for i := range out.Failed {
+		out.Failed[i].Error = toWire(out.Failed[i].Error, r)
+	}
+	return out
 }

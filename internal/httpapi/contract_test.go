@@ -77,7 +77,7 @@ func TestContractHasTheFields(t *testing.T) {
 		api.AuditUsage{}, api.AuditUsageRow{},
 		api.ErrorRecord{}, api.ErrorList{}, api.ToolRead{}, api.ToolText{}, api.ToolWrite{}, api.ToolWritten{}, api.ToolEdit{}, api.ToolGlob{}, api.ToolFiles{}, api.ToolFile{}, api.ToolGrep{}, api.ToolLines{}, api.ToolMatch{},
 		api.Guidance{}, api.GuidanceSkill{},
-		api.SnapshotRequest{}, api.Snapshot{}, api.SnapshotList{}, api.PortSpec{}, api.OpenPort{}, api.OpenedPort{}, api.PortList{}, api.Change{}, api.Diff{},
+		api.ForkRequest{}, api.ForkResult{}, api.SnapshotRequest{}, api.Snapshot{}, api.SnapshotList{}, api.PortSpec{}, api.OpenPort{}, api.OpenedPort{}, api.PortList{}, api.Change{}, api.Diff{},
 	}
 	for _, v := range types {
 		typ := reflect.TypeOf(v)
@@ -169,7 +169,7 @@ func TestContractHoldsInAnswers(t *testing.T) {
 		{"POST", sb + "/pause", "", "", "", 200}, {"POST", sb + "/pause", "", "", "", 409},
 		{"POST", sb + "/resume", "", "", "", 200},
 		{"POST", sb + "/resume", "", js, "{}", 409}, {"POST", sb + "/suspend", "", "", "", 200},
-		{"POST", sb + "/suspend", "", "", "", 409}, {"POST", sb + "/resume", "", "", "", 200},
+		{"POST", sb + "/suspend", "", "", "", 409}, {"POST", sb + "/resume", "", "", "", 200}, {"POST", sb + "/fork", "", js, `{"names":["forked"]}`, 200}, {"POST", sb + "/fork", "x=y", js, "{}", 400},
 		{"POST", sb + "/processes", "", js, `{"exec_id":"one","name":"web","argv":["cat"],"open_stdin":true,"restart":{"policy":"on-failure","max_restarts":3},
 			"ready":{"http":{"port":80,"path":"/"}},"on_full":"block"}`, 201},
 		{"POST", sb + "/processes", "", js, `{"exec_id":"one","argv":["echo"]}`, 409},

@@ -41,6 +41,7 @@ type Core interface {
 	Extend(ctx context.Context, caller core.Caller, ref string, x api.Extension) (api.Sandbox, error)
 	Pause(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Suspend(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Fork(ctx context.Context, caller core.Caller, ref string, req api.ForkRequest) (api.ForkResult, error)
 	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	// Hold makes a transient sandbox that is removed when release is called.
 	Hold(ctx context.Context, caller core.Caller, spec api.SandboxSpec, progress func(step string)) (sb api.Sandbox, release func(), err error)

@@ -35,6 +35,7 @@ func (s sandboxes) routes() []route {
 		{http.MethodPost, "/v1/sandboxes/{ref}/extend", "extend", paceCall, s.extend},
 		{http.MethodPost, "/v1/sandboxes/{ref}/pause", "pause", paceChange, s.pause},
 		{http.MethodPost, "/v1/sandboxes/{ref}/suspend", "suspend", paceWork, s.suspend},
+		{http.MethodPost, "/v1/sandboxes/{ref}/fork", "fork", paceWork, s.fork},
 		{http.MethodPost, "/v1/sandboxes/{ref}/resume", "resume", paceWork, s.resume},
 		{http.MethodGet, "/v1/hold", "create", paceWait, s.hold},
 	}
@@ -212,6 +213,23 @@ func (s sandboxes) extend(w http.ResponseWriter, r request) error {
 		return err
 	}
 	return answer(w)(s.core.Extend(r.Context(), r.caller, r.ref(), x))
+}
+
+func (s sandboxes) fork(w http.ResponseWriter, r request) error {
+	var req api.ForkRequest
+	if err := queryOf(r).end(); err != nil {
+		return err
+	}
+	if err := s.readJSON(w, r, &req); err != nil {
+		return err
+	}
+	out, err := s.core.Fork(r.Context(), r.caller, r.ref(), req)
+	if err != nil {
+		return err
+	}
+	out.BatchResult = wireBatch(out.BatchResult, r)
+	writeJSON(w, http.StatusOK, out)
+	return nil
 }
 
 // startSandbox ends a start whose caller disconnects: the sandbox stays stopped.

@@ -40,6 +40,7 @@ const (
 	VerbPause     Verb = "pause"
 	VerbResume    Verb = "resume"
 	VerbSuspend   Verb = "suspend"
+	VerbFork      Verb = "fork"
 	VerbEvents    Verb = "events"
 	// VerbRemoveProcess removes one process with its log.
 	VerbRemoveProcess Verb = "remove_process"
@@ -140,7 +141,7 @@ const (
 func Verbs() []Verb {
 	return slices.Concat(ObservingVerbs(), []Verb{
 		VerbCreate, VerbRun, VerbRemove, VerbStartSandbox, VerbStop, VerbKill, VerbExec, VerbStart, VerbSignal, VerbResize, VerbStdin, VerbAttach,
-		VerbPort, VerbOpenPort, VerbClosePort, VerbHeartbeat, VerbExtend, VerbPause, VerbResume, VerbSuspend, VerbRemoveProcess, VerbWriteFile, VerbMoveFile, VerbRemoveFile, VerbTarIn,
+		VerbPort, VerbOpenPort, VerbClosePort, VerbHeartbeat, VerbExtend, VerbPause, VerbResume, VerbSuspend, VerbFork, VerbRemoveProcess, VerbWriteFile, VerbMoveFile, VerbRemoveFile, VerbTarIn,
 		VerbDoctor, VerbCreateWorkspace, VerbRemoveWorkspace, VerbCommit, VerbRollback, VerbSnapshot, VerbRemoveSnapshot,
 		VerbPullImage, VerbImportImage, VerbPackImage, VerbBuildImage, VerbCommitImage, VerbRemoveImage, VerbPruneImages, VerbCreateKey, VerbListKeys, VerbRevokeKey,
 		VerbVerifyAudit, VerbChangeEgress, VerbAnswer, VerbAddEndpoint, VerbRemoveEndpoint, VerbServeEndpoint,

@@ -18,11 +18,13 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
+	"github.com/cloche-dev/cloche/internal/sandbox/fault"
 	"github.com/cloche-dev/cloche/internal/sandbox/idempotency"
 	"github.com/cloche-dev/cloche/internal/sandbox/pathrule"
 	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/trust"
+	"github.com/cloche-dev/cloche/internal/snapshot"
 )
 
 func wantClass(t *testing.T, what string, err error, code api.Code, retryable bool, says string) *api.Error {
@@ -38,25 +40,25 @@ func wantClass(t *testing.T, what string, err error, code api.Code, retryable bo
 // What goes wrong in a step of a create has a code, and keeps one that it has.
 func TestClassesOfACreate(t *testing.T) {
 	had := api.Errorf(api.CodeDenied, "had")
-	if err := classify("x", had); !errors.Is(err, had) {
+	if err := fault.Classify("x", had); !errors.Is(err, had) {
 		t.Errorf("an error with a code: %v", err)
 	}
-	e := wantClass(t, "full", classify("files", syscall.ENOSPC), api.CodeNoCapacity, true, "at step files: the disk is full")
+	e := wantClass(t, "full", fault.Classify("files", syscall.ENOSPC), api.CodeNoCapacity, true, "at step files: the disk is full")
 	if e.Hint == "" {
 		t.Error("no hint")
 	}
 	other := errors.New("other")
-	if err := classify("files", other); wantClass(t, "other", err, api.CodeInternal, false, "failed at step files") == nil || !errors.Is(err, other) {
+	if err := fault.Classify("files", other); wantClass(t, "other", err, api.CodeInternal, false, "failed at step files") == nil || !errors.Is(err, other) {
 		t.Errorf("its cause is lost: %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(idempotency.ErrDeleted)
-	e = wantClass(t, "forestalled", canceled(ctx, "x", ctx.Err()), api.CodeConflict, false, "was deleted while")
+	e = wantClass(t, "forestalled", fault.Canceled(ctx, createTimeout, "x", ctx.Err()), api.CodeConflict, false, "was deleted while")
 	if e.TerminalReason != api.EndedDeleted {
 		t.Errorf("its reason is %q", e.TerminalReason)
 	}
-	wantClass(t, "late", canceled(t.Context(), "x", context.DeadlineExceeded), api.CodeTimeout, false, "took longer than 2m0s, at step x")
-	wantClass(t, "left", canceled(t.Context(), "x", context.Canceled), api.CodeCanceled, false, "canceled at step x")
+	wantClass(t, "late", fault.Canceled(t.Context(), createTimeout, "x", context.DeadlineExceeded), api.CodeTimeout, false, "took longer than 2m0s, at step x")
+	wantClass(t, "left", fault.Canceled(t.Context(), createTimeout, "x", context.Canceled), api.CodeCanceled, false, "canceled at step x")
 }
 
 // What goes wrong with files of the host has a code, and says what could not be done.
@@ -66,7 +68,7 @@ func TestClassesOfFiles(t *testing.T) {
 	if err := diskError(s, "copied", had); !errors.Is(err, had) {
 		t.Errorf("an error with a code: %v", err)
 	}
-	e := wantClass(t, "no room", diskError(s, "copied", noRoom(s.info.Workspace, syscall.EDQUOT)), api.CodeNoCapacity, false, "do not fit into its workspace")
+	e := wantClass(t, "no room", diskError(s, "copied", fault.NoRoom(s.info.Workspace, syscall.EDQUOT)), api.CodeNoCapacity, false, "do not fit into its workspace")
 	if e.Field != "workspace.size_bytes" || !strings.Contains(e.Hint, "more than 77 bytes") {
 		t.Errorf("field %q, hint %q", e.Field, e.Hint)
 	}
@@ -81,10 +83,10 @@ func TestClassesOfFiles(t *testing.T) {
 		t.Error("no hint")
 	}
 	// A workspace that the kernel does not bound is not what is full, and neither is another error.
-	if err := noRoom(api.Workspace{Enforced: api.HeldByWatch}, syscall.ENOSPC); errors.Is(err, errNoRoom) {
+	if err := fault.NoRoom(api.Workspace{Enforced: api.HeldByWatch}, syscall.ENOSPC); errors.Is(err, fault.ErrNoRoom) {
 		t.Errorf("a workspace without a bound: %v", err)
 	}
-	if err := noRoom(s.info.Workspace, syscall.EIO); errors.Is(err, errNoRoom) || !errors.Is(err, syscall.EIO) {
+	if err := fault.NoRoom(s.info.Workspace, syscall.EIO); errors.Is(err, fault.ErrNoRoom) || !errors.Is(err, syscall.EIO) {
 		t.Errorf("another error: %v", err)
 	}
 }
@@ -123,8 +125,8 @@ func TestScopesOfSnapshots(t *testing.T) {
 		"stopping":             {ws, api.StateStopping, private, false, "", "", "is stopping"},
 		"workspace, read-only": {ws, api.StateRunning, private, true, ws, "", ""},
 	} {
-		s := &live{info: api.Sandbox{Name: "box", State: c.state, Workspace: c.ws, ReadOnlyRoot: c.readOnly, Mounts: []api.Mount{{Target: "/m"}}}}
-		got, left, err := s.snapshotScope(c.asked)
+		info := api.Sandbox{Name: "box", State: c.state, Workspace: c.ws, ReadOnlyRoot: c.readOnly, Mounts: []api.Mount{{Target: "/m"}}}
+		got, left, err := snapshot.ScopeOf(info, c.asked)
 		if c.refused != "" {
 			wantClass(t, what, err, api.CodeState, false, c.refused)
 			continue

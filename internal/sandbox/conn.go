@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/sandbox/agentconn"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
 // callTimeout bounds a call to an agent that does a small thing.
@@ -24,7 +25,7 @@ func (p present) Dial(ctx context.Context) (net.Conn, error) {
 	inst, info := p.s.inst, p.s.info
 	p.s.mu.Unlock()
 	if inst == nil {
-		return nil, notRunning(info)
+		return nil, stage.NotRunning(info)
 	}
 	return inst.Dial(ctx)
 }
@@ -47,14 +48,23 @@ func (m *Manager) newConn(s *live, older func(version int)) *agentconn.Conn {
 	}})
 }
 
-// agentOf returns the client of a running sandbox.
+// agentOf returns the client of a running sandbox. It waits while one is captured for a fork.
 func (m *Manager) agentOf(ctx context.Context, s *live) (*agent.Client, error) {
 	s.mu.Lock()
-	info, conn := s.info, s.agent
+	info, conn, captured := s.info, s.agent, s.captured
 	s.mu.Unlock()
+	if captured != nil && info.State.Held() {
+		select {
+		case <-captured:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+		info, conn = s.info, s.agent
+		s.mu.Unlock()
+	}
 	// A stop still reads what the processes said last.
 	if conn == nil || info.State != api.StateRunning && info.State != api.StateStopping && info.State != api.StateDeleting {
-		return nil, notRunning(info)
+		return nil, stage.NotRunning(info)
 	}
 	return conn.Get(ctx)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/fault"
 	"github.com/cloche-dev/cloche/internal/sandbox/idempotency"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
 	"github.com/cloche-dev/cloche/internal/sandbox/pathrule"
@@ -63,8 +63,11 @@ type creation struct {
 	begun time.Time
 	// from is the ended sandbox that is started again, the suspended one that is resumed, which is s itself, or nil.
 	from *live
-	// memory is what a suspended sandbox continues from, or nil.
+	// memory is what a suspended sandbox or a fork continues from, or nil.
 	memory *engine.Memory
+	// fork is what the sandbox is forked from, or nil; origin says that in its event.
+	fork   *Template
+	origin string
 }
 
 // creationStep is one step of a creation. It pushes its own undo.
@@ -77,14 +80,15 @@ type creationStep struct {
 // started in it. On error, or when ctx ends, nothing is left behind. progress,
 // which may be nil, is told the name of each step as it begins.
 func (m *Manager) Create(ctx context.Context, permit policy.Permit, progress func(step string)) (api.Sandbox, error) {
-	s, err := m.create(ctx, permit, progress)
+	s, err := m.create(ctx, permit, progress, nil)
 	if err != nil {
 		return api.Sandbox{}, err
 	}
 	return s.snapshot(), nil
 }
 
-func (m *Manager) create(ctx context.Context, permit policy.Permit, progress func(step string)) (*live, error) {
+// create is Create, of a fork if prepare is not nil: it completes the creation before that begins.
+func (m *Manager) create(ctx context.Context, permit policy.Permit, progress func(step string), prepare func(*creation)) (*live, error) {
 	if !permit.Valid() {
 		return nil, api.Errorf(api.CodeDenied, "no policy has granted this sandbox")
 	}
@@ -92,6 +96,9 @@ func (m *Manager) create(ctx context.Context, permit policy.Permit, progress fun
 		progress = func(string) {}
 	}
 	c := &creation{m: m, permit: permit, progress: progress, s: m.newLive(permit)}
+	if prepare != nil {
+		prepare(c)
+	}
 	ctx, c.s.stopMaking = context.WithCancelCause(ctx)
 	defer c.s.stopMaking(nil)
 	if err := m.admit(c.s, permit.Quota()); err != nil {
@@ -124,7 +131,7 @@ func (c *creation) queue(ctx context.Context) (leave func(), err error) {
 	c.s.info.QueueMS = time.Since(begun).Milliseconds()
 	c.s.mu.Unlock()
 	if err != nil && ctx.Err() != nil {
-		err = canceled(ctx, "queue", err)
+		err = fault.Canceled(ctx, createTimeout, "queue", err)
 	}
 	return leave, err
 }
@@ -180,7 +187,10 @@ func (c *creation) run(ctx context.Context) (err error) {
 		{"files", c.writeFiles},
 		{"record", c.commit},
 	}
-	if c.memory != nil {
+	switch {
+	case c.fork != nil:
+		steps = c.forking()
+	case c.memory != nil:
 		steps = c.resumption()
 	}
 	defer func() { c.keepMade(err) }()
@@ -192,7 +202,7 @@ func (c *creation) run(ctx context.Context) (err error) {
 	}()
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
-			return canceled(ctx, step.name, err)
+			return fault.Canceled(ctx, createTimeout, step.name, err)
 		}
 		c.progress(step.name)
 		begun := time.Now()
@@ -204,38 +214,14 @@ func (c *creation) run(ctx context.Context) (err error) {
 			err = c.m.at(ctx, "after "+step.name)
 		}
 		if err != nil && ctx.Err() != nil {
-			return canceled(ctx, step.name, err)
+			return fault.Canceled(ctx, createTimeout, step.name, err)
 		}
 		if err != nil {
-			return classify(step.name, err)
+			return fault.Classify(step.name, err)
 		}
 		c.m.log.Debug("create step", "sandbox", c.s.id, "step", step.name, "took", time.Since(begun))
 	}
 	return nil
-}
-
-// canceled is the error of a create whose caller went away or whose time was up.
-func canceled(ctx context.Context, step string, err error) error {
-	if errors.Is(context.Cause(ctx), idempotency.ErrDeleted) {
-		return idempotency.DeletedError()
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return api.Errorf(api.CodeTimeout, "creating the sandbox took longer than %s, at step %s", createTimeout, step).WithCause(err)
-	}
-	return api.Errorf(api.CodeCanceled, "the create was canceled at step %s", step).WithCause(err)
-}
-
-// classify adds the step to an error without a code.
-func classify(step string, err error) error {
-	if _, ok := errors.AsType[*api.Error](err); ok {
-		return err
-	}
-	if hostfile.IsFull(err) {
-		e := api.Errorf(api.CodeNoCapacity, "creating the sandbox failed at step %s: the disk is full", step).WithCause(err)
-		e.Retryable = true
-		return e.WithHint("free space where Cloche keeps its state, and try again")
-	}
-	return api.Errorf(api.CodeInternal, "creating the sandbox failed at step %s", step).WithCause(err)
 }
 
 func (c *creation) makeDir(context.Context) error {
@@ -407,7 +393,7 @@ func (c *creation) startEngine(ctx context.Context) error {
 		}
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
-		if c.memory != nil {
+		if c.from == c.s {
 			c.s.inst, c.s.engineState = nil, nil // it stays suspended
 			return nil
 		}
@@ -419,9 +405,7 @@ func (c *creation) startEngine(ctx context.Context) error {
 
 func (c *creation) connect(ctx context.Context) error {
 	c.s.mu.Lock()
-	if c.memory == nil {
-		c.s.agent = c.m.newConn(c.s, nil)
-	}
+	c.s.agent = c.m.newConn(c.s, nil)
 	conn := c.s.agent
 	c.s.mu.Unlock()
 	client, err := conn.Get(ctx)
@@ -475,7 +459,7 @@ func (c *creation) commit(context.Context) error {
 		return err
 	}
 	c.s.making.Step(stage.CreationAnnounced)
-	c.m.tell(c.s, api.EventCreated, "")
+	c.m.tell(c.s, api.EventCreated, c.origin)
 	if c.s.info.Degraded != "" {
 		c.m.tell(c.s, api.EventDegraded, c.s.info.Degraded)
 	}

@@ -6,12 +6,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
-	"os"
-	"syscall"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/changes"
 )
@@ -68,33 +65,12 @@ func (ls layers) diffRoot(ctx context.Context, s *live) ([]api.Change, error) {
 	if info.ReadOnlyRoot {
 		return nil, nil
 	}
-	tree, err := image.OpenTree(below)
-	if err != nil {
+	list, err := changes.OfRoot(ctx, below, placed(info), func(w io.Writer) error { return ls.writeRoot(ctx, s, w) })
+	if errors.Is(err, changes.ErrNoImage) {
 		return nil, api.Errorf(api.CodeState, "the image of sandbox %s is not there any more, so there is nothing to compare its root with", s.name).
 			WithHint("take a snapshot of the root instead").WithCause(err)
 	}
-	defer tree.Close()
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	type result struct {
-		list []api.Change
-		err  error
-	}
-	read := make(chan result, 1)
-	go func() {
-		list, err := changes.Root(ctx, r, tree, changes.Hidden(placed(info)...))
-		_ = r.Close()
-		read <- result{list, err}
-	}()
-	werr := ls.writeRoot(ctx, s, w)
-	_ = w.Close()
-	out := <-read
-	if werr != nil && !errors.Is(werr, syscall.EPIPE) { // that is about the reader
-		return nil, werr
-	}
-	return out.list, out.err
+	return list, err
 }
 
 // writeRoot has the engine write the layer of a root, and the sandbox be as one that is paused until it has.

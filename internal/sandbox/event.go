@@ -2,12 +2,11 @@ package sandbox
 
 import (
 	"context"
-	"slices"
-	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+	"github.com/cloche-dev/cloche/internal/sandbox/usage"
 )
 
 // tell reports what happened to a sandbox. The caller holds s.mu, which keeps
@@ -46,45 +45,16 @@ func (m *Manager) sawKills(s *live, kills int64) bool {
 	return true
 }
 
-// measured is what an instance had used just before it was ended.
-type measured struct {
-	stat engine.Stat
-	ok   bool
-	at   time.Time
-	net  api.EgressLimits
-}
-
 // measure reads what an instance used; afterwards nothing of it is there to ask.
-func measure(ctx context.Context, inst engine.Instance) measured {
+func measure(ctx context.Context, inst engine.Instance) usage.Last {
 	got, ok := stat(ctx, inst)
-	return measured{stat: got, ok: ok, at: now()}
+	return usage.Last{Stat: got, Known: ok, At: now()}
 }
 
-// used tells what a sandbox used from its create or start to its end, once.
-func (m *Manager) used(s *live, u measured) {
-	if m.opts.Used == nil {
-		return
+// used tells what a sandbox used from its create, start or resume to its end, once.
+func (m *Manager) used(s *live, last usage.Last) {
+	if m.opts.Used != nil {
+		info := s.snapshot()
+		m.opts.Used(info, last.Of(info))
 	}
-	info := s.snapshot()
-	if info.StoppedAt != nil && info.StoppedAt.Before(u.at) { // it died before the cleanup
-		u.at = *info.StoppedAt
-	}
-	began := info.CreatedAt
-	if info.StartedAt != nil {
-		began = *info.StartedAt
-	}
-	if info.ResumedAt != nil && info.ResumedAt.After(began) {
-		began = *info.ResumedAt
-	}
-	out := api.AuditUsed{Seconds: max(u.at.Sub(began), 0).Seconds(), Partial: !u.ok, BytesIn: u.net.BytesIn, BytesOut: u.net.BytesOut}
-	if u.ok {
-		out.CPUSeconds = u.stat.CPU.Seconds()
-	}
-	held := !slices.ContainsFunc(info.Unenforced, func(l api.Unenforced) bool { return l.Field == "limits.memory_bytes" })
-	if n := info.Limits.MemoryBytes; n > 0 && held {
-		out.GiBSeconds = float64(n) / (1 << 30) * out.Seconds
-	} else {
-		out.Partial = true
-	}
-	m.opts.Used(info, out)
 }

@@ -142,6 +142,19 @@ func (w *fixture) trapAt(point string) (reached chan struct{}, free func()) {
 	return reached, sync.OnceFunc(func() { close(freed) })
 }
 
+// holdAt makes w's next daemon wait at a point, once, until proceed is closed. reached is closed when it does.
+func (w *fixture) holdAt(point string) (reached, proceed chan struct{}) {
+	reached, proceed = make(chan struct{}), make(chan struct{})
+	w.trap = func(_ context.Context, p string) error {
+		if p == point {
+			close(reached)
+			<-proceed
+		}
+		return nil
+	}
+	return reached, proceed
+}
+
 // A daemon that is killed at any point of a create leaves nothing that the next
 // one does not clear, and what is complete is kept.
 func TestCrashAtEveryPointOfACreate(t *testing.T) {

@@ -232,7 +232,7 @@ func (m *Manager) assign() {
 	m.reaper = reaper{m: m, wake: make(chan struct{}, 1)}
 	m.retrier = retrier{m: m, pace: retry.Teardown()}
 	m.workspaces = workspaces{m: m}
-	m.copier, m.waker, m.Starter = copier{m}, waker{m}, Starter{m, make(chan struct{}, 4)}
+	m.copier, m.waker, m.Starter, m.Forker = copier{m}, waker{m}, Starter{m, make(chan struct{}, 4)}, Forker{m}
 }
 
 // byEngine notes that a call waits for the engine of an instance, until done is called.

@@ -9,10 +9,10 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/changes"
 	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/fault"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -39,7 +39,7 @@ func (c *creation) stageWorkspace(ctx context.Context, dir *workspace.Dir) error
 	defer dir.Close()
 	layer, err := c.openLayer(ctx, dir)
 	if err != nil {
-		return diskError(c.s, "layered", noRoom(ws, err))
+		return diskError(c.s, "layered", fault.NoRoom(ws, err))
 	}
 	staged, err := layer.Stage(dir, filepath.Join(c.s.dir, directory.Staging))
 	if err != nil {
@@ -210,24 +210,5 @@ func diskError(s *live, what string, err error) error {
 	if errors.Is(err, api.ErrSandboxLost) {
 		return s.explain(err)
 	}
-	if _, ok := errors.AsType[*api.Error](err); ok {
-		return err
-	}
-	switch {
-	case errors.Is(err, errNoRoom):
-		ws := s.snapshot().Workspace
-		e := api.Errorf(api.CodeNoCapacity, "the files of sandbox %s could not be %s: they do not fit into its workspace", s.name, what).WithCause(err)
-		e.Field = "workspace.size_bytes"
-		return e.WithHint("ask for a workspace of more than %d bytes, and of more inodes if those are bounded", ws.SizeBytes)
-	case hostfile.IsFull(err):
-		e := api.Errorf(api.CodeNoCapacity, "the files of sandbox %s could not be %s: the disk is full", s.name, what).WithCause(err)
-		e.Retryable = true
-		return e.WithHint("free space where Cloche keeps its state, and try again")
-	case errors.Is(err, context.Canceled):
-		return api.Errorf(api.CodeCanceled, "the files of sandbox %s were not %s: it was canceled", s.name, what).WithCause(err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return api.Errorf(api.CodeTimeout, "the files of sandbox %s were not %s in time", s.name, what).WithCause(err)
-	}
-	return api.Errorf(api.CodeInternal, "the files of sandbox %s could not be %s", s.name, what).
-		WithHint("the daemon's log has the details").WithCause(err)
+	return fault.Disk(s.snapshot(), what, err)
 }

@@ -43,14 +43,14 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
 	"github.com/cloche-dev/cloche/internal/sandbox/undo"
+	"github.com/cloche-dev/cloche/internal/sandbox/usage"
 	"github.com/cloche-dev/cloche/internal/secret"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// Options are what a Manager works with. All fields but Ended, Events, Used,
-// Resume, Refused, Retention, Networks, Ask, Secrets, Redact, Egress, OwnAddress, EndpointSockets
-// and Exchanged are required.
+// Options are what a Manager works with. All fields but Ended, Events, Used, Resume, Refused, Retention, Networks, Ask, Secrets,
+// Redact, Egress, OwnAddress, EndpointSockets and Exchanged are required.
 type Options struct {
 	// Dir is the owner's directory: 0700, and locked by the caller for as long as
 	// the Manager lives.
@@ -70,8 +70,7 @@ type Options struct {
 	// Ended is told of every sandbox that ended without being asked to. It must
 	// not block.
 	Ended func(api.Sandbox)
-	// Events is called for each event, in order for each sandbox. It must not block and must not
-	// call the Manager. It can be nil.
+	// Events is called for each event, in order for each sandbox. It must not block and must not call the Manager. It can be nil.
 	Events func(api.Event)
 	// Used is called with the usage of a sandbox when its instance has ended. It must not block
 	// and must not call the Manager. It can be nil.
@@ -124,6 +123,7 @@ type Manager struct {
 	*process.Runner
 	*endpoints.Service
 	Starter
+	Forker
 	// Ports are the ports of sandboxes that have a URL.
 	Ports *ports.Service
 
@@ -203,8 +203,8 @@ type live struct {
 
 	// space is what is known of what its workspace takes.
 	space quota.State
-	// taken is what its workspace was last counted to hold.
-	taken taken
+	// counted is what its workspace was last counted to hold.
+	counted usage.Counter
 
 	// writes are the writes of files that are under way; cut says that one may have left
 	// a part of a file.
@@ -265,6 +265,8 @@ type live struct {
 	made       chan struct{}
 	// digest is the digest of the request that its idempotency key belongs to.
 	digest string
+	// captured is closed when the last capture for a fork is over; nil is that there was none.
+	captured chan struct{}
 	// unsettled: a pause or a resume is under way.
 	unsettled bool
 	// quiesced means that Cloche itself has paused its processes for a moment.

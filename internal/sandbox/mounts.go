@@ -6,12 +6,11 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/mountorder"
 	"github.com/cloche-dev/cloche/internal/sandbox/pathrule"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -32,14 +31,7 @@ func (c *creation) stageMounts(context.Context) error {
 			return err
 		}
 	}
-	// The image's own come first, as they were.
-	asked := c.plan.Mounts
-	for len(asked) > 0 && asked[0].OfImage {
-		asked = asked[1:]
-	}
-	slices.SortStableFunc(asked, func(a, b engine.Mount) int { return strings.Compare(a.Target, b.Target) })
-	c.hold(asked)
-	return c.checkPoints(asked)
+	return mountorder.Arrange(c.plan.Mounts, c.permit)
 }
 
 // skipSkill leaves out a skill that was removed while the request was being decided. The order of
@@ -50,54 +42,6 @@ func (c *creation) skipSkill(name string) {
 	c.s.info.Skills = slices.DeleteFunc(slices.Clone(c.s.info.Skills), func(u api.SkillUse) bool { return u.Name == name })
 	c.s.info.Degraded = "the skill " + name + " was removed while the sandbox was being made, which goes on without"
 	c.m.log.Warn("a skill has vanished", "sandbox", c.s.id, "skill", name)
-}
-
-// hold makes the engine bind the names of mounts with rules. Otherwise, a process on the host or in
-// another sandbox could expose a hidden path by replacing it.
-func (c *creation) hold(asked []engine.Mount) {
-	spec := c.permit.Spec()
-	ruled := map[string]bool{spec.Workspace.Path: len(spec.Workspace.Rules) > 0}
-	for _, m := range spec.Mounts {
-		ruled[m.Target] = len(m.Rules) > 0
-	}
-	for i := range asked {
-		asked[i].Pinned = ruled[asked[i].Target]
-	}
-}
-
-// checkPoints refuses a mount below another that has no directory for it: in one
-// that is to be written the engine makes it.
-func (c *creation) checkPoints(sorted []engine.Mount) error {
-	for i, m := range sorted {
-		for _, above := range slices.Backward(sorted[:i]) {
-			rel, ok := strings.CutPrefix(m.Target, above.Target+"/")
-			if !ok {
-				continue
-			}
-			err := workspace.FindDir(above.Source, rel)
-			if err != nil && (above.ReadOnly || !errors.Is(err, fs.ErrNotExist)) {
-				return api.Invalid(c.fieldOf(m.Target), "nothing can be mounted at %s: in what is mounted at %s there is no such directory", m.Target, above.Target).
-					WithHint("make the directory, or mount it beside").WithCause(err)
-			}
-			break
-		}
-	}
-	return nil
-}
-
-// fieldOf is the part of the request that says where a mount is.
-func (c *creation) fieldOf(target string) string {
-	for i, m := range c.permit.Mounts() {
-		if m.Target == target {
-			return "mounts[" + strconv.Itoa(i) + "].target"
-		}
-	}
-	for i, m := range c.permit.Skills() {
-		if m.Target == target {
-			return "skills[" + strconv.Itoa(i) + "]"
-		}
-	}
-	return "workspace.path"
 }
 
 // stage mounts a granted host directory into the staging directory, if it is

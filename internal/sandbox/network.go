@@ -12,6 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/egress/network"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/secret"
 )
 
@@ -57,7 +58,7 @@ func (c *creation) openNetwork(ctx context.Context) error {
 		return api.Errorf(api.CodeUnsupported, "network %q was asked for, and no sandbox has one here", api.NetworkOn)
 	}
 	c.s.mu.Lock()
-	if c.from != nil && c.s.grant != nil {
+	if c.s.grant != nil { // a start, a resume or a fork
 		grant = *c.s.grant
 	}
 	c.s.grant = &grant
@@ -170,7 +171,7 @@ func (s *live) networkOf() (*network.Network, error) {
 	defer s.mu.Unlock()
 	switch {
 	case s.info.State != api.StateRunning && s.info.State != api.StatePaused:
-		return nil, notRunning(s.info)
+		return nil, stage.NotRunning(s.info)
 	case s.grant == nil:
 		return nil, api.Errorf(api.CodeState, "sandbox %s has no network", s.name).
 			WithHint("a sandbox gets one when it is created: network %q", api.NetworkOn)
@@ -305,10 +306,7 @@ func (n networks) tellEgress(s *live, rec api.EgressRecord) {
 	defer s.mu.Unlock()
 	n.m.opts.Events(api.Event{
 		Time: now(), Kind: api.EventEgressRefused, Tenant: s.tenant, Sandbox: s.id, Name: s.name, Reason: rec.Reason, Rule: rec.Rule,
-		Egress: &api.EgressRefusal{
-			Time: rec.Time, Name: rec.Name, Port: rec.Port, Rule: rec.Rule, Reason: rec.Reason, Hint: rec.Hint, Allow: rec.Allow,
-			Method: rec.Method, Path: rec.Path, Suppressed: rec.Suppressed,
-		},
+		Egress: rec.Refusal(),
 	})
 }
 

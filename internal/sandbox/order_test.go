@@ -124,6 +124,8 @@ type saved struct {
 	Info     api.Sandbox
 	Removing bool
 	Removal  *struct{ By string }
+	// AgentToken is what a connection to the agent must show.
+	AgentToken []byte
 }
 
 func (w *fixture) saved(id string) (s saved) {

@@ -8,6 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
 // pauseTimeout bounds each act of a pause or resume.
@@ -54,7 +55,7 @@ func (m *Manager) change(ctx context.Context, caller policy.Caller, verb policy.
 	}
 	p, ok := inst.(engine.Pauser)
 	if inst == nil {
-		return api.Sandbox{}, notRunning(s.snapshot())
+		return api.Sandbox{}, stage.NotRunning(s.snapshot())
 	} else if !ok {
 		return api.Sandbox{}, api.Errorf(api.CodeUnsupported, "engine %s cannot pause a sandbox", s.snapshot().Engine)
 	}
@@ -68,7 +69,7 @@ func (m *Manager) change(ctx context.Context, caller policy.Caller, verb policy.
 func (s *live) mayChange(verb policy.Verb, to api.State) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.info.State == to || mayMove(s.info.State, to) && s.info.State != api.StateCreating {
+	if s.info.State == to || stage.MayMove(s.info.State, to) && s.info.State != api.StateCreating {
 		return nil
 	}
 	return api.Errorf(api.CodeState, "sandbox %s is %s: there is nothing to %s", s.name, s.info.State, verb).
@@ -136,6 +137,13 @@ func (pr pauser) pause(ctx context.Context, s *live, p engine.Pauser) error {
 
 // pauseFailed makes a sandbox run again that could not be paused or suspended, as what says.
 func (pr pauser) pauseFailed(ctx context.Context, s *live, p engine.Pauser, what string, cause error) error {
+	_ = pr.runAgain(ctx, s, p) // it is tried again, and logged
+	return pauseError(s, what, cause)
+}
+
+// runAgain makes a sandbox run that Cloche has paused for itself, or has failed to pause. If it cannot be resumed now, that is
+// tried again in the background.
+func (pr pauser) runAgain(ctx context.Context, s *live, p engine.Pauser) error {
 	s.mu.Lock()
 	tried := s.info.State == api.StatePaused
 	s.mu.Unlock()
@@ -143,12 +151,12 @@ func (pr pauser) pauseFailed(ctx context.Context, s *live, p engine.Pauser, what
 		if err := driven(ctx, s, p.Resume); err != nil {
 			// It stays paused, as far as is known, until it is resumed in the background,
 			// by a caller, by a stop, or by the next daemon.
-			pr.m.log.Error("resume after a pause that failed", "sandbox", s.id, "error", err)
+			pr.m.log.Error("resume a sandbox that was not to stay paused", "sandbox", s.id, "error", err)
 			s.mu.Lock()
 			s.lease.Pause(now())
 			s.mu.Unlock()
 			pr.resumeLater(s, p)
-			return pauseError(s, what, cause)
+			return err
 		}
 		s.mu.Lock()
 		_ = s.move(api.StateRunning, "") // unless it died
@@ -161,7 +169,7 @@ func (pr pauser) pauseFailed(ctx context.Context, s *live, p engine.Pauser, what
 		pr.m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
 	}
 	pr.settleAfter(s, api.StateRunning)
-	return pauseError(s, what, cause)
+	return nil
 }
 
 // resume lets everything go on, and then the agent's timers. A record that cannot be

@@ -12,6 +12,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/sandbox/rootwrite"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
+	"github.com/cloche-dev/cloche/internal/snapshot"
 )
 
 // quiesce pauses the processes of a running sandbox, so that its root can be written to w. The
@@ -23,9 +25,9 @@ func (pr pauser) quiesce(ctx context.Context, s *live, w io.Writer) (*rootwrite.
 	switch info.State {
 	case api.StateRunning:
 	case api.StateStopped, api.StateLost:
-		return nil, rootGone(info)
+		return nil, snapshot.RootGone(info)
 	default:
-		return nil, notRunning(info)
+		return nil, stage.NotRunning(info)
 	}
 	root, ok := inst.(engine.RootWriter)
 	pauser, also := inst.(engine.Pauser)
@@ -119,12 +121,6 @@ func (s *live) stand(still bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.quiesced = still
-}
-
-// rootGone is the error about the root of a sandbox that has ended.
-func rootGone(info api.Sandbox) error {
-	return api.Errorf(api.CodeState, "sandbox %s is %s, and its root can be read only while it runs", info.Name, info.State).
-		WithHint("cloche start %s; what it wrote to its workspace can be read now", info.Name)
 }
 
 // goOn lets the root be written, unless something has gone wrong meanwhile, and the

@@ -52,7 +52,7 @@ func (m *Manager) Touch(caller policy.Caller, ref string) (api.Sandbox, error) {
 		return api.Sandbox{}, err
 	}
 	if info := s.snapshot(); info.State != api.StateRunning && !info.State.Held() {
-		return api.Sandbox{}, notRunning(info)
+		return api.Sandbox{}, stage.NotRunning(info)
 	}
 	s.use()()
 	return s.snapshot(), nil
@@ -72,7 +72,7 @@ func (m *Manager) Extend(caller policy.Caller, ref string, permit policy.ExtendP
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.leased() || s.teardown != stage.TeardownNone {
-		return api.Sandbox{}, notRunning(s.info)
+		return api.Sandbox{}, stage.NotRunning(s.info)
 	}
 	total, adjusted, err := permit.Total(now().Sub(s.lease.Began))
 	if err != nil || !permit.Exact() && (s.lease.Lifetime == 0 || total <= s.lease.Lifetime) {
@@ -106,7 +106,7 @@ func (m *Manager) Hold(caller policy.Caller, ref string) (release func(), err er
 			WithHint("create it with transient set")
 	}
 	if !s.leased() {
-		return nil, notRunning(s.info)
+		return nil, stage.NotRunning(s.info)
 	}
 	s.holders++
 	return sync.OnceFunc(func() {

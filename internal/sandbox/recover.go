@@ -15,6 +15,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
 	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
+	"github.com/cloche-dev/cloche/internal/sandbox/template"
 )
 
 // maxParallel bounds the sandboxes that are adopted at once.
@@ -60,6 +61,9 @@ func (m *Manager) Recover(ctx context.Context) error {
 	}
 	if err := m.networks.sweep(ctx); err != nil {
 		found.errs = append(found.errs, fmt.Errorf("sweep links: %w", err))
+	}
+	if err := template.Sweep(m.opts.Dir); err != nil {
+		found.errs = append(found.errs, err)
 	}
 	if err := m.workspaces.sweep(); err != nil {
 		found.errs = append(found.errs, fmt.Errorf("sweep workspaces: %w", err))

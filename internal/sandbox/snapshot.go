@@ -11,9 +11,9 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/fault"
 	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
@@ -43,7 +43,7 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	defer s.interruptible(cancel)()
-	scope, left, err := s.snapshotScope(permit.Request().Scope)
+	scope, left, err := snapshot.ScopeOf(s.snapshot(), permit.Request().Scope)
 	if err != nil {
 		return api.Snapshot{}, err
 	}
@@ -79,60 +79,6 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 		return api.Snapshot{}, diskError(s, "copied", err)
 	}
 	return t.snap, nil
-}
-
-// snapshotScope returns the part of the requested scope that is possible for a sandbox, and what is
-// left out and why.
-func (s *live) snapshotScope(asked api.SnapshotScope) (api.SnapshotScope, []api.TarSkip, error) {
-	info := s.snapshot()
-	var left []api.TarSkip
-	for _, mount := range info.Mounts {
-		left = append(left, api.TarSkip{Path: mount.Target, Reason: "a directory of the host"})
-	}
-	scope := cmp.Or(asked, api.SnapshotFiles)
-	switch info.State {
-	case api.StateRunning, api.StatePaused, api.StateStopped, api.StateLost:
-	default:
-		return scope, nil, notRunning(info)
-	}
-	if what := outsideSnapshots(info.Workspace); what != "" {
-		if scope == api.SnapshotWorkspace {
-			return scope, nil, api.Errorf(api.CodeState, "the workspace of sandbox %s is %s, which is in no snapshot", info.Name, what).
-				WithHint("copy its files, or take a snapshot of the root")
-		}
-		left = append(left, api.TarSkip{Path: info.Workspace.Path, Reason: what})
-		scope = api.SnapshotRoot
-	}
-	if scope == api.SnapshotWorkspace {
-		return scope, left, nil
-	}
-	ended := info.State == api.StateStopped || info.State == api.StateLost
-	if !ended && !info.ReadOnlyRoot {
-		return scope, left, nil
-	}
-	if asked != "" || scope == api.SnapshotRoot {
-		if ended {
-			return scope, nil, rootGone(info)
-		}
-		return scope, nil, api.Errorf(api.CodeState, "the root of sandbox %s is read-only: nothing was changed in it", info.Name).
-			WithHint("take a snapshot of the workspace")
-	}
-	reason := "nothing was changed: it is read-only"
-	if ended {
-		reason = "it can be read only while the sandbox runs"
-	}
-	return api.SnapshotWorkspace, append(left, api.TarSkip{Path: "/", Reason: reason}), nil
-}
-
-// outsideSnapshots says what a workspace is that is in no snapshot; empty is another.
-func outsideSnapshots(ws api.Workspace) string {
-	switch {
-	case ws.Dir != "":
-		return "a directory of the host"
-	case ws.Volume:
-		return "a volume of the engine's"
-	}
-	return ""
 }
 
 // interruptible makes the end of a sandbox call cancel, until the returned function
@@ -284,7 +230,7 @@ func (c *creation) useSnapshot(context.Context) error {
 	if root == "" {
 		return nil
 	}
-	if info := c.s.snapshot(); !fitsRoot(snap, info) {
+	if info := c.s.snapshot(); !snapshot.FitsRoot(snap, info) {
 		e := api.Errorf(api.CodeState, "snapshot %s changes the root of image %s as it was, %s, and image %s is %s", snap.Name, snap.Image, snap.ImageDigest, info.Image, info.ImageDigest)
 		e.Field = "image"
 		return e.WithHint("leave image out: the snapshot's own image is kept as long as the snapshot")
@@ -293,23 +239,22 @@ func (c *creation) useSnapshot(context.Context) error {
 	return nil
 }
 
-// fitsRoot reports whether a sandbox can start from the root of a snapshot. The root belongs to one
-// image, by digest. The host image is the machine's present files, and most of it, which its mounts
-// show, has no digest: changes of its root apply on top of that.
-func fitsRoot(snap api.Snapshot, sb api.Sandbox) bool {
-	if snap.Image == api.DefaultImage {
-		return sb.Image == api.DefaultImage
+// files is where the files are that the workspace begins with; empty is an empty one.
+func (c *creation) files() string {
+	switch {
+	case c.fork != nil:
+		return c.fork.files.Files()
+	case c.snapshot != nil:
+		return c.snapshot.Files()
 	}
-	return sb.ImageDigest == snap.ImageDigest
+	return ""
 }
 
-// errNoRoom is a workspace whose own bounds are too small.
-var errNoRoom = errors.New("its bounds are reached")
-
-// restoreFiles copies the files of the snapshot to an empty workspace. Other callers do not see the
+// restoreFiles copies the files of the snapshot, or of the parent of a fork, to an empty workspace. Other callers do not see the
 // files of a named workspace before the sandbox is created, and never see them if it is not.
 func (c *creation) restoreFiles(ctx context.Context, dir *workspace.Dir) error {
-	if c.snapshot == nil || c.snapshot.Files() == "" {
+	files := c.files()
+	if files == "" {
 		return nil
 	}
 	ws, store := c.s.info.Workspace, c.m.opts.Workspaces
@@ -338,19 +283,11 @@ func (c *creation) restoreFiles(ctx context.Context, dir *workspace.Dir) error {
 	if err := c.m.at(ctx, "filling"); err != nil {
 		return err
 	}
-	err := dir.FillFrom(ctx, c.snapshot.Files(), workspace.CopyLimits{})
+	err := dir.FillFrom(ctx, files, workspace.CopyLimits{})
 	if err != nil {
-		return diskError(c.s, "copied", noRoom(ws, err))
+		return diskError(c.s, "copied", fault.NoRoom(ws, err))
 	}
 	return nil
-}
-
-// noRoom marks an error of writing to a workspace that has bounds and reached them.
-func noRoom(ws api.Workspace, err error) error {
-	if ws.Enforced == api.HeldByKernel && hostfile.IsFull(err) {
-		return errors.Join(errNoRoom, err)
-	}
-	return err
 }
 
 // endFill makes the files of the snapshot those of a named workspace.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/fault"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
@@ -67,7 +68,7 @@ func (s *live) mayStart() error {
 	case s.teardown != stage.TeardownNone:
 		return api.Errorf(api.CodeState, "sandbox %s is being removed", info.Name)
 	case info.State.Held():
-		return notRunning(info)
+		return stage.NotRunning(info)
 	case info.State != api.StateStopped && info.State != api.StateLost:
 		return api.Errorf(api.CodeState, "sandbox %s is %s, and only one that has ended can be started", info.Name, info.State).
 			WithHint("try again when it is stopped")
@@ -156,7 +157,7 @@ func (st Starter) admit(ctx context.Context, old *live, quota policy.Quota, prog
 	left, err := st.m.limiter.Enter(ctx, old.tenant, func() { progress("queue") })
 	if err != nil {
 		counted()
-		return nil, canceled(ctx, "queue", err)
+		return nil, fault.Canceled(ctx, createTimeout, "queue", err)
 	}
 	return func() { left(); counted() }, nil
 }

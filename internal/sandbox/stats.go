@@ -11,23 +11,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-const (
-	// statsTimeout bounds each question to an engine or an agent: what does not answer is
-	// not measured.
-	statsTimeout = 5 * time.Second
-	// takenAge is after what time files are counted again at the earliest, and takenShare
-	// bounds the time that goes into counting them: one part of so many.
-	takenAge, takenShare = 2 * time.Second, 10
-)
-
-// taken is the last count of the files in a workspace. The zero value means that there was none.
-type taken struct {
-	mu    sync.Mutex
-	known bool
-	bytes int64
-	at    time.Time
-	took  time.Duration
-}
+// statsTimeout bounds each question to an engine or an agent: what does not answer is
+// not measured.
+const statsTimeout = 5 * time.Second
 
 // Stats measures what a sandbox uses now.
 func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (api.SandboxStats, error) {
@@ -96,19 +82,10 @@ func (wk workspaces) workspaceBytes(s *live, ws api.Workspace) (*int64, *time.Ti
 	if ws.Volume || ws.Dir != "" {
 		return nil, nil
 	}
-	t := &s.taken
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.known || time.Since(t.at) > max(takenAge, takenShare*t.took) {
-		begun := time.Now()
+	return s.counted.Bytes(func() (int64, bool) {
 		got, err := wk.take(s, workspace.Bounds{})
-		if err != nil || got.Partial {
-			return nil, nil
-		}
-		t.known, t.bytes, t.at, t.took = true, got.SizeBytes, time.Now(), time.Since(begun)
-	}
-	n, at := t.bytes, t.at.UTC()
-	return &n, &at
+		return got.SizeBytes, err == nil && !got.Partial
+	})
 }
 
 // Use is what a running sandbox has used; 0 is not measured.

@@ -7,11 +7,14 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/fault"
 	"github.com/cloche-dev/cloche/internal/sandbox/record"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/undo"
 )
 
@@ -26,8 +29,9 @@ func (m *Manager) Suspend(ctx context.Context, caller policy.Caller, ref string)
 	if err != nil {
 		return api.Sandbox{}, err
 	}
-	// A stop may hold the lock for as long as its grace: do not wait for that. A suspend may be under way: that is waited for.
-	if err = s.maySuspend(); err == nil || s.pausing() {
+	s.awaitPause(ctx)
+	// A stop may hold the lock for as long as its grace: do not wait for that.
+	if err = s.maySuspend(); err == nil {
 		s.lockOps(ctx)
 		defer s.ops.Unlock()
 		err = s.maySuspend()
@@ -56,11 +60,16 @@ func (m *Manager) Suspend(ctx context.Context, caller policy.Caller, ref string)
 func (s *live) maySuspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.maySave()
+}
+
+// maySave says why the memory of a sandbox cannot be saved. The memory of a suspended one is saved. The caller holds s.mu.
+func (s *live) maySave() error {
 	switch {
 	case s.info.State == api.StateSuspended:
 		return nil
 	case s.info.State != api.StateRunning:
-		return notRunning(s.info)
+		return stage.NotRunning(s.info)
 	case s.info.Transient:
 		return api.Errorf(api.CodeState, "sandbox %s is transient: it ends with the connection that holds it", s.info.Name).
 			WithHint("create one that is not transient")
@@ -70,11 +79,12 @@ func (s *live) maySuspend() error {
 	return nil
 }
 
-// pausing reports whether a pause or a suspend is under way that has come to the pause.
-func (s *live) pausing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.info.State == api.StatePaused && s.unsettled
+// awaitPause waits for a pause or a suspend that is under way.
+func (s *live) awaitPause(ctx context.Context) {
+	if s.snapshot().State == api.StatePaused {
+		s.lockOps(ctx)
+		s.ops.Unlock() //nolint:staticcheck // it waits
+	}
 }
 
 // suspend stops the agent's timers, then everything, and saves it. Until its record says that it is suspended, a
@@ -102,7 +112,7 @@ func (pr pauser) suspend(ctx context.Context, s *live, inst engine.Instance, ove
 	return nil
 }
 
-// saveMemory pauses a sandbox and saves it.
+// saveMemory pauses a sandbox and saves it to the disk, with links to its images.
 func (pr pauser) saveMemory(ctx context.Context, s *live, inst engine.Instance, over string) (memory engine.Memory, err error) {
 	if err := errors.Join(pr.m.at(ctx, "before hold"), pr.holdTimers(ctx, s, true)); err != nil {
 		return memory, err
@@ -173,7 +183,7 @@ func (pr pauser) free(ctx context.Context, s *live, inst engine.Instance) {
 	s.mu.Lock()
 	s.inst = nil
 	s.mu.Unlock()
-	last.net = pr.m.networks.end(ctx, s)
+	last.Net = pr.m.networks.end(ctx, s)
 	pr.m.used(s, last)
 }
 
@@ -184,10 +194,7 @@ func (st Starter) SuspendedSpec(ctx context.Context, caller policy.Caller, ref s
 	if err != nil {
 		return api.Sandbox{}, nil, err
 	}
-	if s.snapshot().State == api.StatePaused {
-		s.lockOps(ctx) // a suspend may be under way
-		s.ops.Unlock() //nolint:staticcheck // it waits
-	}
+	s.awaitPause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info := s.look()
@@ -218,11 +225,11 @@ func (st Starter) ResumeSuspended(ctx context.Context, caller policy.Caller, ref
 		return info, nil
 	case api.StateSuspended:
 	default:
-		return api.Sandbox{}, notRunning(info)
+		return api.Sandbox{}, stage.NotRunning(info)
 	}
 	left, err := st.m.limiter.Enter(ctx, s.tenant, func() {})
 	if err != nil {
-		return api.Sandbox{}, canceled(ctx, "queue", err)
+		return api.Sandbox{}, fault.Canceled(ctx, createTimeout, "queue", err)
 	}
 	defer left()
 	s.mu.Lock()
@@ -258,9 +265,46 @@ func (c *creation) resumption() []creationStep {
 		{"secrets", c.holdSecrets},
 		{"network", c.openNetwork},
 		{"engine", c.startEngine},
-		{"connect", c.connect},
+		{"renew", c.renew},
 		{"record", c.continued},
 	}
+}
+
+// renew connects to the agent of a sandbox that continues from a memory, and gives it a token that no copy of the memory
+// has, and the name of the sandbox, before any other call. Then the agent's timers go on. If the resume fails after that,
+// the saved memory still has the old token.
+func (c *creation) renew(ctx context.Context) error {
+	s, token := c.s, agent.NewToken()
+	s.mu.Lock()
+	conn := c.m.newConn(s, nil)
+	s.agent = conn
+	s.mu.Unlock()
+	client, err := conn.Get(ctx)
+	if err != nil {
+		return err
+	}
+	err = client.Renew(ctx, token, hostname(s.name))
+	if errors.Is(err, api.ErrUnsupported) && c.fork == nil {
+		c.m.log.Info("the agent is too old to take another token", "sandbox", s.id)
+		token, err = s.token, nil
+	}
+	if err != nil {
+		return err
+	}
+	conn.Renew(token)
+	s.mu.Lock()
+	before := s.token
+	s.token = token
+	s.mu.Unlock()
+	s.undo.Push("token", func(context.Context) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.token, s.agent = before, c.m.newConn(s, nil)
+		return nil
+	})
+	c.client = client
+	s.deadlines.Hold(false)
+	return client.HoldTimers(ctx, false)
 }
 
 // pinnedRoot has the root be the image that the memory is of. The caller holds s.mu.
@@ -303,9 +347,6 @@ func (c *creation) continued(ctx context.Context) error {
 	s.memoryFiles.Retire(s.dir, c.m.background, func(err error) {
 		c.m.log.Error("remove the saved memory of a sandbox", "sandbox", s.id, "error", err)
 	})
-	if err := c.m.pauser.holdTimers(ctx, s, false); err != nil {
-		c.m.pauser.releaseTimers(s)
-	}
 	s.procs.Resume()
 	c.m.refused.attend(s, c.inst)
 	s.endpoints.Reopen(ctx)

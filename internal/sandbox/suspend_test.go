@@ -311,14 +311,7 @@ func TestSuspendRefused(t *testing.T) {
 // A resume that comes during a suspend follows it.
 func TestResumeDuringSuspend(t *testing.T) {
 	w := newFixture(t)
-	saving, resuming := make(chan struct{}), make(chan struct{})
-	w.trap = func(_ context.Context, point string) error {
-		if point == "before suspend" {
-			close(saving)
-			<-resuming
-		}
-		return nil
-	}
+	saving, resuming := w.holdAt("before suspend")
 	m := w.manager(false)
 	sb := w.create(m, "box")
 	suspended := make(chan error, 1)
@@ -351,14 +344,7 @@ func TestResumeDuringSuspend(t *testing.T) {
 // A suspend that comes during another waits for it, and is refused nothing.
 func TestSuspendDuringSuspend(t *testing.T) {
 	w := newFixture(t)
-	saving, release := make(chan struct{}), make(chan struct{})
-	w.trap = func(_ context.Context, point string) error {
-		if point == "before suspend" {
-			close(saving)
-			<-release
-		}
-		return nil
-	}
+	saving, release := w.holdAt("before suspend")
 	m := w.manager(false)
 	w.create(m, "box")
 	results := make(chan error, 2)

@@ -303,7 +303,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	s.inst, s.engineState = nil, nil
 	s.mu.Unlock()
 	m.pauser.dropMemory(s)
-	last.net = m.networks.end(ctx, s)
+	last.Net = m.networks.end(ctx, s)
 	m.used(s, last)
 	s.procs.Settle()
 	m.removeCutWrites(ctx, s)

@@ -40,7 +40,7 @@ func (c *creation) openWorkspace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if quota.Watches(ws) && c.snapshot == nil && c.from == nil {
+	if quota.Watches(ws) && c.snapshot == nil && c.from == nil && c.fork == nil {
 		c.m.workspaces.quotas.Begin(&c.s.space)
 	}
 	return c.stageWorkspace(ctx, dir)

@@ -114,7 +114,10 @@ func (s *stoppedPart) endingCalls() map[string]stoppedCall {
 		}},
 		"pauseSandbox":   {path: "/v1/sandboxes/box-pause/pause", by: func(ctx context.Context, c *client.Client) error { return did(c.Pause(ctx, "box-pause")) }},
 		"suspendSandbox": {path: "/v1/sandboxes/box-suspend/suspend", by: func(ctx context.Context, c *client.Client) error { return did(c.Suspend(ctx, "box-suspend")) }},
-		"resumeSandbox":  {path: "/v1/sandboxes/box-resume/resume", by: func(ctx context.Context, c *client.Client) error { return did(c.Resume(ctx, "box-resume")) }},
+		"forkSandbox": {path: "/v1/sandboxes/box-fork/fork", body: `{"names":["made-fork"]}`, by: func(ctx context.Context, c *client.Client) error {
+			return did(c.Fork(ctx, "box-fork", api.ForkRequest{Names: []string{"made-fork-client"}}))
+		}},
+		"resumeSandbox": {path: "/v1/sandboxes/box-resume/resume", by: func(ctx context.Context, c *client.Client) error { return did(c.Resume(ctx, "box-resume")) }},
 	}
 }
 

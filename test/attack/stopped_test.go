@@ -94,7 +94,7 @@ func (s *stoppedPart) setUp() {
 	s.Helper()
 	ctx := s.Context()
 	first := true
-	for _, name := range []string{"box", "box-stop", "box-kill", "box-remove", "box-key", "box-batch", "box-pause", "box-suspend", "box-resume", "box-exec", "box-job", "box-wait", "box-snapshot"} {
+	for _, name := range []string{"box", "box-stop", "box-kill", "box-remove", "box-key", "box-batch", "box-pause", "box-suspend", "box-fork", "box-resume", "box-exec", "box-job", "box-wait", "box-snapshot"} {
 		spec := api.SandboxSpec{Name: name, Engine: s.engine}
 		if name == "box" || name == "box-stop" || name == "box-remove" {
 			spec.Network, spec.Egress = api.NetworkOn, &api.Egress{Allow: []string{"example.org"}}

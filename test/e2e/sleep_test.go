@@ -67,17 +67,24 @@ type sleepBox struct {
 	pid     string
 }
 
+// clientOf returns a client of a daemon that runs.
+func clientOf(t *testing.T, f *fixture.Fixture) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Options{Host: "unix://" + f.Socket()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
 // TestSleepUnderKills suspends sandboxes by request and by their idle time and wakes them by uses, while the daemon is killed
 // at any moment. Every line of input is counted once, by one program that never starts again.
 func TestSleepUnderKills(t *testing.T) {
 	longtest.Skip(t, "it takes minutes")
 	f := fixture.NotStarted(t)
 	f.Start()
-	c, err := client.New(client.Options{Host: "unix://" + f.Socket()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
+	c := clientOf(t, f)
 	t.Cleanup(func() {
 		if log, _ := os.ReadFile(f.Log()); t.Failed() {
 			t.Logf("the daemon's log ends with\n%s", log[max(0, len(log)-8000):])

@@ -81,11 +81,7 @@ func TestSuspendWorkingPrograms(t *testing.T) {
 	longtest.Skip(t, "it takes half a minute")
 	f := fixture.NotStarted(t)
 	f.Start()
-	c, err := client.New(client.Options{Host: "unix://" + f.Socket()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
+	c := clientOf(t, f)
 	for _, w := range working {
 		t.Run(w.name, func(t *testing.T) {
 			if _, err := exec.LookPath(w.name); err != nil {
@@ -126,11 +122,7 @@ func TestSuspendEditor(t *testing.T) {
 	}
 	f := fixture.NotStarted(t)
 	f.Start()
-	c, err := client.New(client.Options{Host: "unix://" + f.Socket()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
+	c := clientOf(t, f)
 	sb := suspendable(t, c)
 	p, err := sb.StartProcess(t.Context(), api.ProcessSpec{ExecRequest: api.ExecRequest{
 		Argv: []string{"vim", "-u", "NONE", "-N", "-n", "/workspace/text"}, Env: map[string]string{"TERM": "vt100"}, TTY: true,

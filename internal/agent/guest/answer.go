@@ -93,6 +93,8 @@ func (a *Agent) do(p *session.Call, req *wire.Request) error {
 		return p.Done(nil)
 	case wire.OpSuspend:
 		return a.hangUp(p)
+	case wire.OpRenew:
+		return a.renew(p, req.Renew)
 	case wire.OpListen:
 		return a.listeners.Listen(p, req.Listen)
 	case wire.OpUnlisten:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
+	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
@@ -181,14 +182,50 @@ func (a *Agent) converse(conn net.Conn, version int) {
 	}
 }
 
+// token is what a connection must show. It is safe for concurrent use.
+type token struct {
+	mu    sync.Mutex
+	value []byte
+}
+
+func newToken(value []byte) *token { return &token{value: value} }
+
+// is reports whether a connection has shown the token.
+func (t *token) is(shown []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return subtle.ConstantTimeCompare(shown, t.value) == 1
+}
+
+// set replaces the token and the array that had it.
+func (t *token) set(value []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.value)
+	t.value = value
+}
+
+// renew gives the agent another token, and its sandbox another host name. Who was let in with the old token is cut off.
+func (a *Agent) renew(p *session.Call, r *wire.Renew) error {
+	if r == nil || len(r.Token) < minToken {
+		return api.Invalid("renew.token", "it is shorter than %d bytes", minToken)
+	}
+	a.token.set(r.Token)
+	a.conns.closeOthers(p.Session.Conn())
+	if r.Hostname != "" {
+		_ = unix.Sethostname([]byte(r.Hostname)) // not allowed everywhere
+	}
+	return p.Done(nil)
+}
+
 // authenticate checks the token, and returns the versions that the host speaks. A wrong token gets no
 // answer.
-func authenticate(conn net.Conn, token []byte) (theirs []int, err error) {
+func authenticate(conn net.Conn, token *token) (theirs []int, err error) {
 	h, err := wire.ReadFirst[wire.Hello](conn, wire.KindHello)
 	if err != nil {
 		return nil, err
 	}
-	if subtle.ConstantTimeCompare(h.Token, token) != 1 {
+	if !token.is(h.Token) {
 		return nil, fmt.Errorf("wrong token")
 	}
 	return h.Versions, nil

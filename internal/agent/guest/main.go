@@ -37,6 +37,8 @@ const (
 	firstFD   = 5
 	spareFD   = 6
 	maxConfig = 64 << 10
+	// minToken is the length of the shortest token, in bytes.
+	minToken = 16
 )
 
 // Main is the agent's whole life: it reads its configuration from descriptor 3,
@@ -331,7 +333,7 @@ func readConfig(early func(agent.Config) error) (agent.Config, error) {
 		return cfg, fmt.Errorf("read configuration: %w", err)
 	}
 	clear(data)
-	if len(cfg.Token) < 16 {
+	if len(cfg.Token) < minToken {
 		return cfg, fmt.Errorf("read configuration: a token of %d bytes is too short", len(cfg.Token))
 	}
 	return cfg, nil

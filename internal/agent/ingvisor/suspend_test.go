@@ -127,3 +127,56 @@ for line in sys.stdin:
 		t.Errorf("the agent has %+v, %v", recs, err)
 	}
 }
+
+// TestForks: one memory continues in several sandboxes. Each agent takes a token and a host name of its own, refuses the old
+// token from then on, and has cut off every connection that was made with that.
+func TestForks(t *testing.T) {
+	b := boot(t, nil)
+	b.run(t, "echo kept >/root/kept")
+	m := b.suspend(t)
+	parents := b.token
+	for _, name := range []string{"one", "two"} {
+		f := &box{engine: b.engine, plan: b.plan, token: parents}
+		f.resume(t, m)
+		older := f.connect(t)
+		token := agent.NewToken()
+		if err := f.Renew(t.Context(), token, name); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-older.Done():
+		case <-time.After(10 * time.Second):
+			t.Error("a connection of before is still open")
+		}
+		conn, err := f.instance.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := agent.Connect(t.Context(), conn, parents); err == nil {
+			c.Close()
+			t.Error("the parent's token is still accepted")
+		}
+		f.token = token
+		f.Client = f.connect(t)
+		if got := f.run(t, "hostname; cat /root/kept"); got != name+"\nkept" {
+			t.Errorf("it has %q", got)
+		}
+		if err := f.Renew(t.Context(), []byte("short"), ""); api.CodeOf(err) != api.CodeInvalid {
+			t.Errorf("a short token: %v", err)
+		}
+	}
+}
+
+// A restored sandbox whose agent cannot be reached is an error, and nothing of it is left.
+func TestResumeUnreached(t *testing.T) {
+	b := boot(t, nil)
+	m := b.suspend(t)
+	p := b.plan
+	p.ID, p.Dir, p.Memory, p.Agent.Port = api.NewID("sb-"), t.TempDir(), &m, 9
+	if i, err := b.engine.Create(t.Context(), p); err == nil {
+		i.Close(t.Context())
+		t.Fatal("it was resumed")
+	}
+	b.resume(t, m)
+	b.run(t, "true")
+}

@@ -9,7 +9,7 @@ import (
 // Version is the protocol that this build speaks, and MinVersion the oldest that
 // it still does: a sandbox that the previous release made is still spoken to.
 const (
-	Version    = 13
+	Version    = 14
 	MinVersion = 1
 )
 
@@ -122,6 +122,17 @@ const OpHostUnpack Op = "host_unpack"
 // version 13.
 const OpSuspend Op = "suspend"
 
+// OpRenew gives a sandbox that continues from saved memory a token and a host name of its own. From then on the
+// agent accepts no other token, and has closed every other connection. Since version 14.
+const OpRenew Op = "renew"
+
+// Renew is what an OpRenew sets.
+type Renew struct {
+	Token []byte `json:"token"`
+	// Hostname is set where the kernel allows it; empty leaves it.
+	Hostname string `json:"hostname,omitempty"`
+}
+
 // HostUnpack answers an OpHostUnpack.
 type HostUnpack struct {
 	// Allowed: no process inside watches files, and nothing is mounted below the path.
@@ -193,6 +204,8 @@ func (o Op) Since() int {
 		return 12
 	case OpSuspend:
 		return 13
+	case OpRenew:
+		return 14
 	}
 	return 1
 }
@@ -253,6 +266,9 @@ type Request struct {
 	// its name: what the host has written there itself comes before the frames of data. The answer has no
 	// path for what is written in place. Since version BesideSince.
 	Beside bool `json:"beside,omitempty"`
+
+	// Since version 14.
+	Renew *Renew `json:"renew,omitempty"`
 
 	// Since version PlaceSince, of what concerns a file; an older agent does not know what
 	// it would have to heed.

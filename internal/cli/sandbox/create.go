@@ -99,6 +99,11 @@ func createMany(ctx context.Context, a *command.CLI, conn *command.Connection, s
 	if err != nil {
 		return err
 	}
+	return announceMany(a, res)
+}
+
+// announceMany says what was made, and what was not. It returns the first failure.
+func announceMany(a *command.CLI, res api.BatchResult) error {
 	for _, sb := range res.Succeeded {
 		if err := announceSandbox(a, sb); err != nil {
 			return err

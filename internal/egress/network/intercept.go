@@ -14,9 +14,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// authorityFile has the key by which hosts are signed for. It is 0600, and outside
+// AuthorityFile has the key by which hosts are signed for. It is 0600, and outside
 // of everything that the sandbox sees.
-const authorityFile = "authority.pem"
+const AuthorityFile = "authority.pem"
 
 // intercept makes what opens TLS, where something must be seen inside; nil where
 // nothing must.
@@ -51,7 +51,7 @@ func loadAuthority(dir, label string) (*intercept.Authority, error) {
 		return nil, err
 	}
 	defer root.Close()
-	data, err := root.ReadFile(authorityFile)
+	data, err := root.ReadFile(AuthorityFile)
 	if err == nil {
 		return intercept.LoadAuthority(data)
 	}
@@ -65,7 +65,7 @@ func loadAuthority(dir, label string) (*intercept.Authority, error) {
 	if data, err = a.Marshal(); err != nil {
 		return nil, err
 	}
-	return a, hostfile.Replace(root, authorityFile, data)
+	return a, hostfile.Replace(root, AuthorityFile, data)
 }
 
 // Authority is whom the programs of the sandbox must trust; nil where no TLS is

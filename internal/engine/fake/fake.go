@@ -95,14 +95,14 @@ type Machine struct {
 	faults    Faults
 	instances map[string]*instance // by owner and id
 	created   []engine.Plan
-	memories  map[string]*process // by what is in their files
+	memories  map[string]memory // by what is in their files
 	terms     *engine.Terms
 }
 
 // NewMachine makes a machine that runs program as the agent, or this executable
 // again (see Dispatch) when it is empty.
 func NewMachine(program string) *Machine {
-	return &Machine{program: program, instances: map[string]*instance{}, memories: map[string]*process{}}
+	return &Machine{program: program, instances: map[string]*instance{}, memories: map[string]memory{}}
 }
 
 // SetFaults replaces the faults, for what happens from now on.
@@ -187,9 +187,12 @@ func (m *Machine) Close(ctx context.Context) error {
 		all = append(all, i)
 	}
 	asleep := m.memories
-	m.memories = map[string]*process{}
+	m.memories = map[string]memory{}
 	m.mu.Unlock()
 	for _, p := range asleep {
+		if p.process == nil {
+			continue
+		}
 		p.kill()
 		<-p.ended
 	}

@@ -93,7 +93,7 @@ func (e *fakeEngine) Create(ctx context.Context, p engine.Plan) (_ engine.Instan
 	if err := i.hold(p.Link); err != nil {
 		return nil, api.Errorf(api.CodeInternal, "create sandbox: %w", err)
 	}
-	if p.Memory != nil {
+	if p.Memory != nil && !e.m.forks(p) {
 		started = true
 		return i, e.m.wake(i, p)
 	}

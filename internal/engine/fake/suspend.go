@@ -17,6 +17,21 @@ import (
 // memoryFile is the only file of a saved memory. It says which process the memory is of, which stays stopped for as long.
 const memoryFile = "memory"
 
+// memory is a saved memory: the process that it is of, which is nil when it was given away, and the ID of the sandbox.
+type memory struct {
+	*process
+	id string
+}
+
+// forks reports whether a plan is for another sandbox than the one that its memory was saved of. Such a sandbox gets an agent of
+// its own, which has none of the processes of the other.
+func (m *Machine) forks(p engine.Plan) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	saved, ok := m.memories[string(p.Memory.Note)]
+	return ok && saved.id != p.ID
+}
+
 // Suspend implements engine.Suspender.
 func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, err error) {
 	if i.isPaused() {
@@ -38,7 +53,7 @@ func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, er
 		return m, fmt.Errorf("save memory: %w", err)
 	}
 	i.m.mu.Lock()
-	i.m.memories[string(note)] = i.process
+	i.m.memories[string(note)] = memory{i.process, i.ID}
 	i.m.mu.Unlock()
 	return engine.Memory{Dir: dir, Bytes: int64(len(note)), Note: note}, nil
 }
@@ -59,7 +74,7 @@ func (i *instance) leave() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, p := range i.m.memories {
-		if p != i.process || !i.paused {
+		if p.process != i.process || !i.paused {
 			continue
 		}
 		select {
@@ -74,10 +89,10 @@ func (i *instance) leave() {
 func (m *Machine) wake(i *instance, p engine.Plan) error {
 	note, err := os.ReadFile(filepath.Join(p.Memory.Dir, memoryFile))
 	m.mu.Lock()
-	asleep := m.memories[string(note)]
+	asleep := m.memories[string(note)].process
 	if err == nil && asleep != nil && string(note) == string(p.Memory.Note) {
 		i.process = asleep
-		delete(m.memories, string(note))
+		m.memories[string(note)] = memory{nil, m.memories[string(note)].id}
 		m.created = append(m.created, p)
 	} else {
 		asleep = nil

@@ -83,17 +83,6 @@ func (e *Engine) Create(ctx context.Context, p engine.Plan) (engine.Instance, er
 	return inst, nil
 }
 
-// resume makes an instance that continues from its memory.
-func (e *Engine) resume(ctx context.Context, p engine.Plan) (engine.Instance, error) {
-	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
-	inst, err := c.make(ctx, lifecycle.Step{Name: "restore the memory", Do: c.restore})
-	if err != nil {
-		return nil, err
-	}
-	e.wantSentry(p)
-	return inst, nil
-}
-
 // wantSentry has a sentry ready for the next create or resume that is as this one.
 func (e *Engine) wantSentry(p engine.Plan) {
 	if e.opts.Warm {

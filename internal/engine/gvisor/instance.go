@@ -24,13 +24,14 @@ import (
 // instance is one sandbox.
 type instance struct {
 	lifecycle.Instance
-	e      *Engine
-	rec    record
-	sentry *pidfd.Process
-	gofer  *pidfd.Process // nil without mounts
-	late   *pidfd.Process // the gofer of mounts that came with a claim; nil without
-	ctl    *control
-	brake  *sentryBrake
+	e       *Engine
+	rec     record
+	sentry  *pidfd.Process
+	gofer   *pidfd.Process // nil without mounts
+	late    *pidfd.Process // the gofer of mounts that came with a claim; nil without
+	ctl     *control
+	brake   *sentryBrake
+	streams streams
 
 	crash *os.File // what the sentry writes when it crashes; nil if recovered
 
@@ -155,21 +156,55 @@ func (i *instance) Dial(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	if conn := i.takeBorn(); conn != nil {
-		return held{conn}, nil
+		return i.streams.add(conn), nil
 	}
-	conn, err := i.forward(ctx)
+	conn, err := i.stream(ctx)
 	if err != nil {
 		return nil, i.dialError(ctx, err)
 	}
-	return held{conn}, nil
+	return conn, nil
 }
 
-// held is a connection that the sentry carries, which may keep what arrives until more
-// does.
-type held struct{ net.Conn }
-
-// HoldsBack says so to who uses it.
-func (held) HoldsBack() {}
+// stream has the sentry make a connection. If ctx ends before it is made, it is closed then.
+func (i *instance) stream(ctx context.Context) (net.Conn, error) {
+	if !i.streams.begin() {
+		return nil, i.CheckDial(i.sentry.Dead(), true)
+	}
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	made := make(chan result)
+	go func() { // ends with the call of the sentry
+		defer i.streams.end()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forwardTime)
+		defer cancel()
+		conn, err := i.forward(ctx)
+		if err == nil {
+			conn = i.streams.add(conn)
+		}
+		select {
+		case made <- result{conn, err}:
+		case <-i.Done():
+		case <-ctx.Done():
+		}
+	}()
+	select {
+	case r := <-made:
+		return r.conn, r.err
+	case <-ctx.Done():
+		go func() { // ends with the other
+			select {
+			case r := <-made:
+				if r.err == nil {
+					r.conn.Close()
+				}
+			case <-i.Done():
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
 
 // forward opens a stream to the agent by a call of the sentry.
 func (i *instance) forward(ctx context.Context) (net.Conn, error) {
@@ -179,7 +214,7 @@ func (i *instance) forward(ctx context.Context) (net.Conn, error) {
 	}
 	defer ours.Close()
 	defer theirs.Close()
-	err = i.ctl.call(ctx, callPortForward, &portForward{
+	err = i.ctl.callLong(ctx, callPortForward, &portForward{
 		FilePayload: urpc.FilePayload{Files: []*os.File{theirs}},
 		ContainerID: i.rec.container(),
 		Port:        uint16(i.rec.Port),

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -45,6 +46,10 @@ func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, er
 		return m, api.Errorf(api.CodeState, "suspend sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
 	}
 	i.dropBorn()
+	defer i.streams.reopen()
+	if err := i.streams.close(ctx); err != nil {
+		return m, err
+	}
 	err = i.drive(ctx, "suspend", func(ctx context.Context) error {
 		m, err = i.holdAndSave(ctx, dir)
 		for n := 1; n < saveTries && errors.Is(err, api.ErrUnsupported) && ctx.Err() == nil; n++ {
@@ -61,8 +66,8 @@ func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, er
 	return m, err
 }
 
-// A save is tried saveTries times, after 1, 2 and more times saveWait: rarely, a task of a busy sandbox waits in a way that this
-// gVisor cannot encode ("waiter.ChannelNotifier is not known"), and a moment later it does not.
+// A save is tried saveTries times, after 1, 2 and more times saveWait: what carried a connection that was closed takes a moment to
+// end, and until then gVisor cannot encode it ("waiter.ChannelNotifier is not known").
 const (
 	saveTries = 8
 	saveWait  = 20 * time.Millisecond
@@ -180,6 +185,9 @@ func (e *Engine) openMemory(ctx context.Context, m *engine.Memory) (files []*os.
 			return files, fmt.Errorf("open the memory: %w", err)
 		}
 		files = append(files, f)
+		if m.Checked {
+			continue
+		}
 		_, sum, err := sumOf(ctx, f)
 		if err != nil {
 			return files, err
@@ -231,5 +239,45 @@ func (c *creation) restore(ctx context.Context) error {
 	}
 	err = c.inst.ctl.callLong(ctx, callRestore, &restoration{FilePayload: urpc.FilePayload{Files: files}, HavePagesFile: true}, nil)
 	c.inst.ctl.drop() // the control server has closed them
+	return err
+}
+
+// A restored sentry whose agent cannot be reached within reachTime is ended, and the memory restored again, once: about one restore
+// of a thousand leaves a network stack that answers no connection, and another one of the same memory does.
+const reachTime = 3 * time.Second
+
+// resume makes an instance that continues from its memory.
+func (e *Engine) resume(ctx context.Context, p engine.Plan) (engine.Instance, error) {
+	inst, mute, err := e.restore(ctx, p)
+	if mute && ctx.Err() == nil {
+		e.log.Warn("a restored sandbox answers no connection; it is restored again", "sandbox", p.ID, "error", err)
+		inst, _, err = e.restore(ctx, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.wantSentry(p)
+	return inst, nil
+}
+
+// restore makes an instance once. mute means that it was restored, and its agent could not be reached.
+func (e *Engine) restore(ctx context.Context, p engine.Plan) (inst *instance, mute bool, err error) {
+	c := &creation{e: e, plan: p, clean: context.WithoutCancel(ctx)}
+	inst, err = c.make(ctx, lifecycle.Step{Name: "restore the memory", Do: c.restore}, lifecycle.Step{Name: "reach the agent", Do: func(ctx context.Context) error {
+		err := c.reach(ctx)
+		mute = err != nil
+		return err
+	}})
+	return inst, mute, err
+}
+
+// reach connects to the restored agent. The next Dial gets the connection.
+func (c *creation) reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	conn, err := c.inst.forward(ctx)
+	if err == nil {
+		c.inst.keepBorn(conn, nil)
+	}
 	return err
 }

@@ -114,6 +114,13 @@ func (c *Conn) Get(ctx context.Context) (*agent.Client, error) {
 	}
 }
 
+// Renew has the next dial show another token. The live client is not affected.
+func (c *Conn) Renew(token []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.o.Token = token
+}
+
 // current is the live client, or nil.
 func (c *Conn) current() (*agent.Client, error) {
 	c.mu.Lock()
@@ -197,7 +204,10 @@ func (c *Conn) dial(ctx context.Context, timeout time.Duration) (*agent.Client, 
 	if err != nil {
 		return nil, err
 	}
-	return agent.Connect(ctx, conn, c.o.Token)
+	c.mu.Lock()
+	token := c.o.Token
+	c.mu.Unlock()
+	return agent.Connect(ctx, conn, token)
 }
 
 // Close ends the connection for good.

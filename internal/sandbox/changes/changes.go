@@ -7,9 +7,11 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+	"os"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
@@ -161,4 +163,38 @@ func rootChange(e archive.Entry, before image.Stat, there bool) (api.Change, boo
 		}
 	}
 	return c, true
+}
+
+// ErrNoImage is wrapped by the error of OfRoot when the image is not there.
+var ErrNoImage = errors.New("the image is not there")
+
+// OfRoot lists the changes of a root above the image at a path. write writes the layer of the root as a tar, whose files are
+// not kept. What Cloche puts at the hidden paths is left out.
+func OfRoot(ctx context.Context, below string, hidden []string, write func(io.Writer) error) ([]api.Change, error) {
+	tree, err := image.OpenTree(below)
+	if err != nil {
+		return nil, errors.Join(ErrNoImage, err)
+	}
+	defer tree.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	type result struct {
+		list []api.Change
+		err  error
+	}
+	read := make(chan result, 1)
+	go func() {
+		list, err := Root(ctx, r, tree, Hidden(hidden...))
+		_ = r.Close()
+		read <- result{list, err}
+	}()
+	werr := write(w)
+	_ = w.Close()
+	out := <-read
+	if werr != nil && !errors.Is(werr, syscall.EPIPE) { // that is about the reader
+		return nil, werr
+	}
+	return out.list, out.err
 }

@@ -46,7 +46,7 @@ func (m *Runner) declare(p *process, permit policy.ProcessPermit) error {
 // when its end began. What is on record of each is renamed, from ID to ID.N, so that the ID is free. Renew comes
 // before [Table.Adopt].
 func (t *Table) Renew(endBegan time.Time) []api.ProcessSpec {
-	dirs, err := processDirs(filepath.Join(t.dir, processesDir))
+	dirs, err := processDirs(filepath.Join(t.dir, Records))
 	if err != nil {
 		t.all.o.Logger.Error("list processes to start again", "sandbox", t.names.ID, "error", err)
 	}

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// processesDir holds a directory for each managed process.
-	processesDir = "processes"
+	// Records holds a directory for each managed process.
+	// Records is the directory for the records and logs of processes, in the directory of their sandbox.
+	Records = "processes"
 	// maxWait bounds one request that waits for a process.
 	maxWait = time.Minute
 )
@@ -437,7 +438,7 @@ func shuttingDown() error {
 
 // loadProcesses reads what an earlier daemon had on record.
 func (m *Runner) loadProcesses(s *Table) error {
-	dirs, err := processDirs(filepath.Join(s.dir, processesDir))
+	dirs, err := processDirs(filepath.Join(s.dir, Records))
 	if err != nil {
 		return err
 	}

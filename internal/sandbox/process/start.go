@@ -98,7 +98,7 @@ func processStart(s *Table, permit policy.ProcessPermit, given map[string]string
 // a daemon that dies in the middle knows what it has to look for.
 func (m *Runner) prepare(s *Table, permit policy.ProcessPermit, id string) (_ *process, release func(), err error) {
 	spec := permit.Spec()
-	p := newProcess(filepath.Join(s.dir, processesDir, id), processRecord{Process: m.o.Redacted(api.Process{
+	p := newProcess(filepath.Join(s.dir, Records, id), processRecord{Process: m.o.Redacted(api.Process{
 		ExecID: id, Name: spec.Name, Argv: permit.Argv(), State: api.ProcessStarting, Managed: true, Running: true,
 		TTY: permit.Request().TTY, StartedAt: now(),
 	})})

@@ -16,7 +16,7 @@ const unreadableLogBytes = 1 << 40
 // until it is removed by name or with its sandbox. It is told once.
 func (m *Runner) unreadableProcess(s *Table, dir string, err error) *process {
 	id := filepath.Base(dir)
-	file := filepath.Join("owners", m.o.Owner, "sandboxes", s.names.ID, processesDir, id, processRecordFile)
+	file := filepath.Join("owners", m.o.Owner, "sandboxes", s.names.ID, Records, id, processRecordFile)
 	m.o.Logger.Error("the record of a process cannot be read: its output is kept", "sandbox", s.names.ID, "process", id, "file", filepath.Join(dir, processRecordFile), "error", err)
 	rec := api.Process{ExecID: id, Managed: true, StartedAt: now()}
 	if fi, err := os.Stat(dir); err == nil {

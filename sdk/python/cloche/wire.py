@@ -130,6 +130,28 @@ class BatchResult(TypedDict):
     failed: list[BatchFailure]
 
 
+class ForkRequest(TypedDict, total=False):
+    """Sandboxes that continue from the memory and the files of another; count or names is set."""
+
+    count: int
+    """How many to create, 1 to 100; each has its ID as its name."""
+    names: list[str]
+    """The names of the forks, which are as many."""
+
+
+class ForkResult(TypedDict):
+    """What became of each fork."""
+
+    succeeded: list[Sandbox]
+    failed: list[BatchFailure]
+    paused_ms: int
+    """For how long the parent was suspended for the capture, in milliseconds; 0 for a parent that was suspended before."""
+    memory_bytes: int
+    """The size of the captured memory and root on the disk."""
+    memory_sum: str
+    """A SHA-256 checksum of the captured memory, in hex."""
+
+
 class _BatchFailureMust(TypedDict):
     index: int
     """Its place in the request, from 0."""
@@ -584,6 +606,8 @@ class Sandbox(_SandboxMust, total=False):
     """When it was last resumed from the disk."""
     lost: list[Loss]
     """What its last end, or the start after it, did not keep."""
+    forked_from: str
+    """The ID of the sandbox that it is a fork of."""
 
 
 class _LossMust(TypedDict):

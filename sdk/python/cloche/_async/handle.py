@@ -14,7 +14,7 @@ from cloche._async.endpoints import AsyncEndpoints
 from cloche._async.files import AsyncFiles
 from cloche._async.process import AsyncProcess, follow, kill
 from cloche._async.transport import AsyncTransport
-from cloche.errors import ClocheError, InvalidRequest, NotFound, invalid
+from cloche.errors import ClocheError, InvalidRequest, NotFound, invalid, of_body
 from cloche.spec import Chunk, ExecResult, command, options, to_ms, to_text
 
 if TYPE_CHECKING:
@@ -257,6 +257,22 @@ class AsyncSandboxHandle:
         the code `unsupported` on engines that cannot do it, and `wrong_state` if it does not run or is
         transient."""
         return await self._act("suspend")
+
+    async def fork(self, count: int = 1, *, names: Sequence[str] = ()) -> list[AsyncSandboxHandle]:
+        """Creates `count` sandboxes, or one for each of `names`, that continue from its memory and files,
+        with its processes. If it runs, it is suspended for a moment, which ends its connections, and resumed.
+        Each fork has a lease and a network of its own and no open ports, and the caller removes it. If one
+        cannot be created, the others are removed, and its error is raised. The error has the code
+        `unsupported` on engines that cannot do it, and if the forks would share what only one sandbox can
+        have, such as a named workspace."""
+        body = {"names": list(names)} if names else {"count": count}
+        answer: wire.ForkResult = await self._t.json("POST", self._path("fork"), body)
+        forks = [AsyncSandboxHandle(self._t, info) for info in answer["succeeded"]]
+        for failure in answer["failed"]:
+            for fork in forks:
+                await fork.remove()
+            raise of_body(failure["error"], 200)
+        return forks
 
     async def resume(self) -> wire.Sandbox:
         """Resumes its processes, which were paused or suspended. The error of a suspended one has the code
