@@ -41,8 +41,9 @@ type Sandboxes interface {
 	ReplaceEgress(ctx context.Context, caller core.Caller, ref string, p api.EgressPolicy) (api.EgressRules, error)
 }
 
-// Pauses are core's verbs that hold a sandbox and let it go on.
+// Pauses are core's verbs that hold a sandbox and let it go on, also more than once.
 type Pauses interface {
+	Fork(ctx context.Context, caller core.Caller, ref string, req api.ForkRequest) (api.ForkResult, error)
 	Pause(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Suspend(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)

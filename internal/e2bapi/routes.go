@@ -25,6 +25,7 @@ func (s *Server) routes() {
 	s.handle("POST /sandboxes/{id}/timeout", extend, s.timeout)
 	s.handle("POST /sandboxes/{id}/refreshes", extend, s.refresh)
 	s.handle("POST /sandboxes/{id}/pause", pause, s.pause)
+	s.handle("POST /sandboxes/{id}/fork", core.Verb("fork"), s.fork)
 	s.handle("PUT /sandboxes/{id}/network", core.Verb("change_egress"), s.setNetwork)
 	s.handle("GET /sandboxes/{id}/metrics", get, s.metrics)
 	s.handle("POST /sandboxes/{id}/snapshots", core.Verb("create_snapshot"), s.createSnapshot)
@@ -48,7 +49,6 @@ func (s *Server) routes() {
 			s.handle(p, get, func(http.ResponseWriter, request) error { return unsupported("%s", text) })
 		}
 	}
-	refuse("this server cannot copy the memory of a sandbox: make a snapshot of its files, and create sandboxes from it", "POST /sandboxes/{id}/fork")
 	refuse("this server has no volumes: use a named workspace", "POST /volumes", "GET /volumes", "GET /volumes/{id}", "DELETE /volumes/{id}")
 	refuse("secrets are set by the operator's policy, and programs never see them", "GET /secrets", "POST /secrets", "GET /secrets/{id}", "POST /secrets/{id}", "DELETE /secrets/{id}")
 }

@@ -1,6 +1,7 @@
 package e2bapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,6 +102,26 @@ func (c *sandboxes) Get(_ context.Context, caller core.Caller, ref string) (api.
 
 func (c *sandboxes) Pause(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
 	return c.change(caller, ref, func(sb *api.Sandbox) { sb.State = api.StatePaused })
+}
+
+// Fork creates sandboxes like the parent, and fails for one that is over the sixth.
+func (c *sandboxes) Fork(ctx context.Context, caller core.Caller, ref string, req api.ForkRequest) (api.ForkResult, error) {
+	var out api.ForkResult
+	if _, err := c.Get(ctx, caller, ref); err != nil || c.noSuspend {
+		return out, cmp.Or(err, error(api.Errorf(api.CodeUnsupported, "the engine cannot save the memory of a sandbox")))
+	}
+	for n := range req.Count {
+		if n >= 6 {
+			out.Failed = append(out.Failed, api.BatchFailure{Index: n, Error: api.Errorf(api.CodeTooMany, "too many sandboxes")})
+			continue
+		}
+		sb, err := c.Create(ctx, caller, api.SandboxSpec{Limits: api.Limits{LifetimeMS: 1000}}, nil)
+		if err != nil {
+			return out, err
+		}
+		out.Succeeded = append(out.Succeeded, sb)
+	}
+	return out, nil
 }
 
 // Suspend changes the state, unless the engine cannot.

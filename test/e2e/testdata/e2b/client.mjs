@@ -48,6 +48,14 @@ await saw('remove x/f')
 assert.ok(['create x', 'create x/f', 'remove x/f'].every(e => changes.includes(e)), changes.join(', '))
 await watch.stop()
 
+// A fork has the processes and the files of its parent.
+const sleeps = await sb.commands.run('sleep 300', { background: true })
+const [fork] = await sb.fork({ count: 1, timeoutMs: 60_000 })
+assert.notEqual(fork.sandboxId, sb.sandboxId)
+assert.equal((await fork.commands.list()).some(p => p.pid === sleeps.pid), true)
+assert.equal((await fork.commands.run('ls w')).stdout, 'x\n')
+await fork.kill()
+
 // A port, by the headers that a client sends.
 await sb.commands.run('python3 -m http.server 8000', { background: true })
 const page = port => fetch(process.env.E2B_SANDBOX_URL, { headers: { 'E2b-Sandbox-Id': sb.sandboxId, 'E2b-Sandbox-Port': String(port) } })

@@ -72,6 +72,18 @@ assert sb.commands.run("echo back").stdout == "back\n"
 assert [p.pid for p in sb.commands.list()] == [left.pid]
 sb.set_timeout(60)
 
+# Forks continue from the memory and the files of a sandbox, and change nothing in it.
+sb.files.write("forked.txt", "parent")
+forks = sb.fork(count=2, timeout=60)
+assert len({f.sandbox_id for f in forks} | {sb.sandbox_id}) == 3, forks
+for f in forks:
+    assert [p.pid for p in f.commands.list()] == [left.pid]
+    assert f.files.read("forked.txt") == "parent"
+    f.files.write("forked.txt", "fork")
+    f.kill()
+assert sb.files.read("forked.txt") == "parent"
+assert [p.pid for p in sb.commands.list()] == [left.pid]
+
 # The network of a sandbox, and a change of it. Nothing is asked of these names.
 net = Sandbox.create(timeout=60, network={"allow_out": ["one.test"], "deny_out": ["0.0.0.0/0"]})
 net.update_network({"allow_out": ["two.test"], "deny_out": ["0.0.0.0/0"]})
