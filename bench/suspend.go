@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
@@ -19,7 +20,15 @@ const (
 	suspendAwake  = "exec in a running sandbox → its interpreter's answer"
 	suspendResume = "resume, an interpreter of 64 MiB"
 	suspendCold   = "create, start the interpreter → its answer"
+	forkOne       = "fork a running sandbox → the interpreter's answer in the fork"
+	forkMany      = "fork a running sandbox into 20 → all interpreters' answers"
+	forkSuspended = "fork a suspended sandbox into 20 → all interpreters' answers"
+	forkPause     = "pause of the parent of a fork, an interpreter of 64 MiB"
+	forkPauseMore = "pause of the parent of a fork, and 512 MiB more"
 )
+
+// manyForks is how many forks are many.
+const manyForks = 20
 
 // suspendProgram answers by a pair of named pipes when it is ready.
 const suspendProgram = `
@@ -120,6 +129,72 @@ func (b *bench) suspend(ctx context.Context) (err error) {
 		return err
 	}
 	b.report.Series = append(b.report.Series, series...)
+	if err := b.forks(ctx, c, sb, answer); err != nil {
+		return err
+	}
 	b.report.judge(goals())
 	return nil
+}
+
+// forks measures forks of a sandbox with an interpreter, which answer asks and checks.
+func (b *bench) forks(ctx context.Context, c *client.Client, sb *client.Sandbox, answer func(context.Context, *client.Sandbox) error) error {
+	// fork forks the sandbox, and removes the forks, which is not timed.
+	fork := func(n int, before func(context.Context) error) func(context.Context) (measure, error) {
+		return func(ctx context.Context) (m measure, err error) {
+			if err := before(ctx); err != nil {
+				return m, err
+			}
+			began := time.Now()
+			forks, err := sb.Fork(ctx, api.ForkRequest{Count: n})
+			m.First = time.Since(began)
+			var wg sync.WaitGroup
+			errs := make([]error, len(forks))
+			for i, f := range forks {
+				wg.Go(func() { errs[i] = answer(ctx, f) })
+			}
+			wg.Wait()
+			m.Total = time.Since(began)
+			for _, f := range forks {
+				errs = append(errs, f.Remove(context.WithoutCancel(ctx)))
+			}
+			return m, errors.Join(append(errs, err)...)
+		}
+	}
+	paused := func(ctx context.Context) (m measure, err error) {
+		res, err := c.Fork(ctx, sb.ID, api.ForkRequest{Count: 1})
+		for _, f := range res.Succeeded {
+			err = errors.Join(err, c.Remove(ctx, f.ID))
+		}
+		m.First = time.Duration(res.PausedMS) * time.Millisecond
+		m.Total = m.First
+		return m, err
+	}
+	running := func(ctx context.Context) error { return answer(ctx, sb) }
+	suspended := func(ctx context.Context) error { _, err := c.Suspend(ctx, sb.ID); return err }
+	series, err := rounds(ctx, b.n, []subject{
+		{name: forkOne, how: "Fork over the socket and one exec", run: fork(1, running)},
+		{name: forkMany, how: "Fork over the socket and 20 execs at once", run: fork(manyForks, running)},
+		{name: forkSuspended, how: "the same; the parent stays suspended", run: fork(manyForks, suspended)},
+		{name: forkPause, how: "what Fork answers", run: func(ctx context.Context) (measure, error) {
+			if err := running(ctx); err != nil {
+				return measure{}, err
+			}
+			return paused(ctx)
+		}},
+	}, b.missing)
+	if err != nil {
+		return err
+	}
+	b.report.Series = append(b.report.Series, series...)
+	const fill = "import os, time; b = os.urandom(512 << 20); print(1, flush=True); time.sleep(1000)"
+	p, err := sb.StartProcess(ctx, api.ProcessSpec{ExecRequest: api.ExecRequest{Argv: []string{"python3", "-c", fill}}, Ready: &api.Readiness{Log: "^1$"}})
+	if err == nil {
+		_, err = sb.WaitProcess(ctx, p.ExecID, api.WaitRequest{Ready: true, TimeoutMS: 60_000})
+	}
+	if err != nil {
+		return fmt.Errorf("fill the memory: %w", err)
+	}
+	series, err = rounds(ctx, b.n, []subject{{name: forkPauseMore, how: "what Fork answers", run: paused}}, b.missing)
+	b.report.Series = append(b.report.Series, series...)
+	return err
 }
