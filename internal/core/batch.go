@@ -86,15 +86,25 @@ func (s *Service) CreateMany(ctx context.Context, caller Caller, b api.BatchCrea
 		}
 	}
 	out := batch(parts, len(parts)) // the manager's gate limits the parallelism
-	if err := ctx.Err(); err != nil {
-		for _, sb := range out.Succeeded {
-			if sb.IdempotencyKey == "" {
-				s.discard(ctx, caller, sb)
-			}
-		}
-		return api.BatchResult{}, api.Errorf(api.CodeCanceled, "the caller of the batch went away").WithCause(err)
+	if err := s.discardUnknown(ctx, caller, out.Succeeded, "batch"); err != nil {
+		return api.BatchResult{}, err
 	}
 	return out, nil
+}
+
+// discardUnknown returns an error if the caller has gone who waited for what, and removes the sandboxes that it cannot find
+// then: those without an idempotency key.
+func (s *Service) discardUnknown(ctx context.Context, caller Caller, made []api.Sandbox, what string) error {
+	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
+	for _, sb := range made {
+		if sb.IdempotencyKey == "" {
+			s.discard(ctx, caller, sb)
+		}
+	}
+	return api.Errorf(api.CodeCanceled, "the caller of the %s went away", what).WithCause(err)
 }
 
 // numbered returns the spec of the n-th sandbox of one spec.
@@ -193,8 +203,8 @@ func tooManyParts(n int) *api.Error {
 // maxForks is the number of forks of one parent that are created in parallel.
 const maxForks = 4
 
-// Fork creates sandboxes that continue from the memory of another, which is captured once, and resumed if it ran. Policy decides about each, as about
-// a start of the parent. If ctx ends before the answer, the forks are removed, because no caller knows their IDs.
+// Fork creates sandboxes that continue from the memory of another, which is captured once, and resumed if it ran. Policy decides
+// about each, as about a start of the parent. If ctx ends before the answer, the forks are removed, because no caller knows their IDs.
 func (s *Service) Fork(ctx context.Context, caller Caller, ref string, req api.ForkRequest) (api.ForkResult, error) {
 	const verb = policy.VerbFork
 	out := api.ForkResult{}
@@ -208,12 +218,7 @@ func (s *Service) Fork(ctx context.Context, caller Caller, ref string, req api.F
 	}
 	d := audit.SpecDetails(spec)
 	d["forks"] = strconv.Itoa(len(names))
-	options, err := s.decideForks(ctx, caller, sb, spec, names)
-	parent := sandbox.StartOptions{}
-	if err == nil {
-		spec.Name = sb.Name
-		parent, err = s.decideStart(ctx, caller, sb, spec)
-	}
+	options, err := s.decideForks(ctx, caller, sb, spec, append(names, sb.Name))
 	if err != nil {
 		return out, s.refused(ctx, caller, verb, sb.ID, d, err)
 	}
@@ -221,7 +226,7 @@ func (s *Service) Fork(ctx context.Context, caller Caller, ref string, req api.F
 		return out, err
 	}
 	template, err := s.opts.Sandboxes.Capture(ctx, caller, sb.ID, func(ctx context.Context) error {
-		_, err := s.opts.Sandboxes.ResumeSuspended(ctx, caller, sb.ID, parent)
+		_, err := s.opts.Sandboxes.ResumeSuspended(ctx, caller, sb.ID, options[len(names)])
 		return err
 	})
 	if err == nil {
@@ -233,15 +238,12 @@ func (s *Service) Fork(ctx context.Context, caller Caller, ref string, req api.F
 	}
 	out.PausedMS, out.MemoryBytes, out.MemorySum = template.Paused.Milliseconds(), template.Memory.Bytes, template.Memory.Sum()
 	var parts []part
-	for i, o := range options {
-		parts = append(parts, part{i, names[i], func() (api.Sandbox, error) { return s.createFork(ctx, caller, sb, template, o) }})
+	for i, name := range names {
+		parts = append(parts, part{i, name, func() (api.Sandbox, error) { return s.createFork(ctx, caller, sb, template, options[i]) }})
 	}
 	out.BatchResult = batch(parts, maxForks)
-	if err := ctx.Err(); err != nil {
-		for _, fork := range out.Succeeded {
-			s.discard(ctx, caller, fork)
-		}
-		return api.ForkResult{}, api.Errorf(api.CodeCanceled, "the caller of the fork went away").WithCause(err)
+	if err := s.discardUnknown(ctx, caller, out.Succeeded, "fork"); err != nil {
+		return api.ForkResult{}, err
 	}
 	return out, nil
 }
@@ -268,7 +270,7 @@ func forkNames(req api.ForkRequest) ([]string, error) {
 	return names, nil
 }
 
-// decideForks decides whether the caller can create each fork.
+// decideForks decides whether the caller can create sandboxes like the parent with these names.
 func (s *Service) decideForks(ctx context.Context, caller Caller, parent api.Sandbox, spec api.SandboxSpec, names []string) ([]sandbox.StartOptions, error) {
 	if err := policy.AuthorizeSpec(caller, spec); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -135,10 +136,9 @@ func (f Forker) capture(ctx context.Context, s *live) (t *Template, suspended bo
 	}
 	s.mu.Lock()
 	t.Memory, t.parent, t.token, t.image, t.secrets, t.trusts = *s.memory, s.look(), s.token, s.image, s.secrets, s.trusts
-	from := t.Memory.Dir
 	s.mu.Unlock()
-	if t.Memory.Dir, err = files.Memory(); err == nil {
-		err = errors.Join(template.LinkMemory(from, t.Memory.Dir), f.copyFiles(ctx, s, t))
+	if t.Memory.Dir, err = files.LinkMemory(t.Memory.Dir); err == nil {
+		err = f.copyFiles(ctx, s, t)
 	}
 	if err != nil {
 		err = diskError(s, "captured", err)
@@ -181,18 +181,11 @@ func (f Forker) CreateFork(ctx context.Context, t *Template, o StartOptions) (ap
 
 // forking are the steps of a creation from a template, in order.
 func (c *creation) forking() []creationStep {
-	return []creationStep{
+	return slices.Concat([]creationStep{
 		{"directory", c.makeDir},
 		{"state", func(context.Context) error { return c.fork.files.Give(c.s.dir, kept()) }},
-		{"image", c.resolveImage},
-		{"workspace", c.openWorkspace},
-		{"mounts", c.stageMounts},
-		{"agent", c.prepareAgent},
-		{"secrets", c.holdSecrets},
-		{"network", c.openNetwork},
-		{"engine", c.startEngine},
-		{"renew", c.renew},
+	}, c.restoration(), []creationStep{
 		{"endpoints", c.openEndpoints},
 		{"record", c.commit},
-	}
+	})
 }

@@ -137,13 +137,6 @@ func (pr pauser) pause(ctx context.Context, s *live, p engine.Pauser) error {
 
 // pauseFailed makes a sandbox run again that could not be paused or suspended, as what says.
 func (pr pauser) pauseFailed(ctx context.Context, s *live, p engine.Pauser, what string, cause error) error {
-	_ = pr.runAgain(ctx, s, p) // it is tried again, and logged
-	return pauseError(s, what, cause)
-}
-
-// runAgain makes a sandbox run that Cloche has paused for itself, or has failed to pause. If it cannot be resumed now, that is
-// tried again in the background.
-func (pr pauser) runAgain(ctx context.Context, s *live, p engine.Pauser) error {
 	s.mu.Lock()
 	tried := s.info.State == api.StatePaused
 	s.mu.Unlock()
@@ -151,12 +144,12 @@ func (pr pauser) runAgain(ctx context.Context, s *live, p engine.Pauser) error {
 		if err := driven(ctx, s, p.Resume); err != nil {
 			// It stays paused, as far as is known, until it is resumed in the background,
 			// by a caller, by a stop, or by the next daemon.
-			pr.m.log.Error("resume a sandbox that was not to stay paused", "sandbox", s.id, "error", err)
+			pr.m.log.Error("resume after a pause that failed", "sandbox", s.id, "error", err)
 			s.mu.Lock()
 			s.lease.Pause(now())
 			s.mu.Unlock()
 			pr.resumeLater(s, p)
-			return err
+			return pauseError(s, what, cause)
 		}
 		s.mu.Lock()
 		_ = s.move(api.StateRunning, "") // unless it died
@@ -169,7 +162,7 @@ func (pr pauser) runAgain(ctx context.Context, s *live, p engine.Pauser) error {
 		pr.m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
 	}
 	pr.settleAfter(s, api.StateRunning)
-	return nil
+	return pauseError(s, what, cause)
 }
 
 // resume lets everything go on, and then the agent's timers. A record that cannot be

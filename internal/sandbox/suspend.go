@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
@@ -256,8 +257,12 @@ func (st Starter) ResumeSuspended(ctx context.Context, caller policy.Caller, ref
 
 // resumption are the steps of a resume, in order.
 func (c *creation) resumption() []creationStep {
+	return slices.Concat([]creationStep{{"directory", c.makeDir}}, c.restoration(), []creationStep{{"record", c.continued}})
+}
+
+// restoration are the steps of everything that continues from a memory, in order.
+func (c *creation) restoration() []creationStep {
 	return []creationStep{
-		{"directory", c.makeDir},
 		{"image", c.resolveImage},
 		{"workspace", c.openWorkspace},
 		{"mounts", c.stageMounts},
@@ -266,7 +271,6 @@ func (c *creation) resumption() []creationStep {
 		{"network", c.openNetwork},
 		{"engine", c.startEngine},
 		{"renew", c.renew},
-		{"record", c.continued},
 	}
 }
 

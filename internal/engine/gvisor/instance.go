@@ -177,31 +177,24 @@ func (i *instance) stream(ctx context.Context) (net.Conn, error) {
 	made := make(chan result)
 	go func() { // ends with the call of the sentry
 		defer i.streams.end()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forwardTime)
+		calling, cancel := context.WithTimeout(context.WithoutCancel(ctx), forwardTime)
 		defer cancel()
-		conn, err := i.forward(ctx)
+		conn, err := i.forward(calling)
 		if err == nil {
 			conn = i.streams.add(conn)
 		}
 		select {
 		case made <- result{conn, err}:
-		case <-i.Done():
 		case <-ctx.Done():
+			if err == nil {
+				conn.Close()
+			}
 		}
 	}()
 	select {
 	case r := <-made:
 		return r.conn, r.err
 	case <-ctx.Done():
-		go func() { // ends with the other
-			select {
-			case r := <-made:
-				if r.err == nil {
-					r.conn.Close()
-				}
-			case <-i.Done():
-			}
-		}()
 		return nil, ctx.Err()
 	}
 }

@@ -242,8 +242,9 @@ func (c *creation) restore(ctx context.Context) error {
 	return err
 }
 
-// A restored sentry whose agent cannot be reached within reachTime is ended, and the memory restored again, once: about one restore
-// of a thousand leaves a network stack that answers no connection, and another one of the same memory does.
+// A restored sentry whose agent cannot be reached within reachTime is ended, and the memory restored again, once. About one of a
+// thousand restores was seen to answer no connection, for a reason in gVisor's network stack that is not known, while others of
+// the same memory did.
 const reachTime = 3 * time.Second
 
 // resume makes an instance that continues from its memory.

@@ -15,11 +15,11 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// Names in a template.
+// Names of directories.
 const (
-	// Parent contains a directory for each template, below the directory of the owner.
-	Parent = "templates"
-	files  = "workspace"
+	// parents contains a directory for each template, below the directory of the owner.
+	parents = "templates"
+	files   = "workspace"
 )
 
 // Kept are directories and files of a sandbox that each of its forks gets a copy of, beside the memory.
@@ -30,7 +30,7 @@ type Template struct{ dir string }
 
 // Make makes the directory of a template below owner, the directory of the owner of the sandboxes.
 func Make(owner string) (*Template, error) {
-	parent := filepath.Join(owner, Parent)
+	parent := filepath.Join(owner, parents)
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of templates: %w", err)
 	}
@@ -43,7 +43,7 @@ func Make(owner string) (*Template, error) {
 
 // Sweep removes the templates that a daemon left which died.
 func Sweep(owner string) error {
-	if err := workspace.RemovePrivate(filepath.Join(owner, Parent)); err != nil {
+	if err := workspace.RemovePrivate(filepath.Join(owner, parents)); err != nil {
 		return fmt.Errorf("remove templates: %w", err)
 	}
 	return nil
@@ -57,13 +57,22 @@ func (t *Template) Remove() error {
 	return nil
 }
 
-// Memory makes the empty directory for the memory, and returns its path.
-func (t *Template) Memory() (string, error) {
-	dir := filepath.Join(t.dir, directory.Memory)
-	if err := os.Mkdir(dir, 0o700); err != nil {
+// LinkMemory gives the template links to the files of a saved memory, which are never written again. It returns their directory.
+func (t *Template) LinkMemory(from string) (string, error) {
+	to := filepath.Join(t.dir, directory.Memory)
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return "", fmt.Errorf("list the files of the memory: %w", err)
+	}
+	if err := os.Mkdir(to, 0o700); err != nil {
 		return "", fmt.Errorf("make directory of the memory: %w", err)
 	}
-	return dir, nil
+	for _, e := range entries {
+		if err := os.Link(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+			return "", fmt.Errorf("link the memory: %w", err)
+		}
+	}
+	return to, nil
 }
 
 // Files is where the files of the private workspace are, or are to be put.
@@ -74,23 +83,6 @@ func (t *Template) Keep(sandbox string, kept Kept) error { return copyAll(sandbo
 
 // Give gives the directory of a new sandbox copies of what was kept.
 func (t *Template) Give(sandbox string, kept Kept) error { return copyAll(t.dir, sandbox, kept) }
-
-// LinkMemory makes a directory with links to the files of a saved memory. They are never written again.
-func LinkMemory(from, to string) error {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return fmt.Errorf("list the files of the memory: %w", err)
-	}
-	if err := os.Mkdir(to, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make directory of the memory: %w", err)
-	}
-	for _, e := range entries {
-		if err := os.Link(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
-			return fmt.Errorf("link the memory: %w", err)
-		}
-	}
-	return nil
-}
 
 // copyAll copies files and directories between two directories of Cloche's own.
 func copyAll(from, to string, names Kept) error {
