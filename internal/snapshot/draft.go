@@ -107,7 +107,8 @@ func (d *Draft) Commit(snap api.Snapshot, q Quota) error {
 	return nil
 }
 
-// full is the error about a tenant that has all it may have.
+// full is the error about a tenant that has all it may have. It is no error of the disk: removing a snapshot
+// helps at once.
 func full(rule, format string, args ...any) error {
 	e := api.Errorf(api.CodeTooMany, "too many snapshots: "+format, args...)
 	e.Rule = rule

@@ -23,8 +23,8 @@ type size struct{ files, lines int }
 // lowered, and one that no longer needs its entry fails until that is removed.
 var largePackages = map[string]size{}
 
-// wideTypes are types over maxTypeMethods, with how many methods they have. The numbers only
-// go down.
+// wideTypes are types over maxTypeMethods, with how many methods they have. The numbers go
+// down, except with a new verb of the API.
 var wideTypes = map[string]int{
 	"test/mockcore.Core": 130,
 }

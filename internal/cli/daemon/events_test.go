@@ -14,6 +14,6 @@ func TestEveryKindCanBeAskedFor(t *testing.T) {
 		}
 	}
 	if got, _ := parseKinds([]string{"process", "process.exited", "sandbox"}); len(got) != 20 {
-		t.Errorf("process and sandbox are %d kinds", len(got))
+		t.Errorf("process and sandbox are %d kinds, want 20", len(got))
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// AuthorityFile has the key by which hosts are signed for. It is 0600, and outside
-// of everything that the sandbox sees.
+// AuthorityFile is the file of the network's directory that has the key by which hosts are
+// signed for. It is 0600, and outside of everything that the sandbox sees. A fork gets a copy.
 const AuthorityFile = "authority.pem"
 
 // intercept makes what opens TLS, where something must be seen inside; nil where
