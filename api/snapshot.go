@@ -13,10 +13,13 @@ const (
 	SnapshotRoot SnapshotScope = "root"
 	// SnapshotFiles contains both.
 	SnapshotFiles SnapshotScope = "files"
+	// SnapshotMemory contains both, and the processes with their memory, /tmp and /dev/shm. A sandbox
+	// that starts from it continues the processes.
+	SnapshotMemory SnapshotScope = "memory"
 )
 
-// SnapshotRequest creates a snapshot of a sandbox. A snapshot never contains mounts, /tmp, /dev/shm
-// or processes.
+// SnapshotRequest creates a snapshot of a sandbox. A snapshot never contains mounts. Only SnapshotMemory
+// contains /tmp, /dev/shm and processes.
 type SnapshotRequest struct {
 	// Name must be unique among the tenant's snapshots. Empty is the new ID.
 	Name string `json:"name,omitempty"`
@@ -38,10 +41,14 @@ type Snapshot struct {
 	ImageDigest string `json:"image_digest,omitempty"`
 	// WorkspacePath is where the workspace was mounted.
 	WorkspacePath string `json:"workspace_path,omitempty"`
-	// SizeBytes is the disk space that it uses. RootBytes and WorkspaceBytes are its two parts.
+	// SizeBytes is the disk space that it uses. RootBytes, WorkspaceBytes and MemoryBytes are its parts.
 	SizeBytes      int64 `json:"size_bytes"`
 	RootBytes      int64 `json:"root_bytes,omitempty"`
 	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"`
+	// MemoryBytes is the size of the memory, which includes the root. MemorySum is the SHA-256 sum that
+	// identifies it in the audit log.
+	MemoryBytes int64  `json:"memory_bytes,omitempty"`
+	MemorySum   string `json:"memory_sum,omitempty"`
 	// Consistent is true if the sandbox was paused while the snapshot was made, so that all files
 	// are from the same moment.
 	Consistent bool `json:"consistent"`

@@ -295,7 +295,7 @@ func (s *Service) createFork(ctx context.Context, caller Caller, parent api.Sand
 		return api.Sandbox{}, err
 	}
 	begun := time.Now()
-	sb, err := s.opts.Sandboxes.CreateFork(ctx, t, o)
+	sb, err := s.opts.Sandboxes.CreateFork(ctx, t, o, nil)
 	s.metrics.Created(cmp.Or(sb.Engine, o.Permit.Engine()), time.Since(begun), err)
 	return sb, s.done(ctx, caller, verb, sb.ID, createdDetails(sb, d), err)
 }

@@ -75,7 +75,14 @@ func (s *Service) create(ctx context.Context, caller Caller, verb policy.Verb, p
 	}
 	defer release()
 	begun := time.Now()
-	sb, err := s.opts.Sandboxes.Create(ctx, permit, progress)
+	create := s.opts.Sandboxes.Create
+	if snap, ok := permit.Snapshot(); ok && snap.Scope == api.SnapshotMemory {
+		d["memory_sum"] = snap.MemorySum
+		create = func(ctx context.Context, permit policy.Permit, progress func(string)) (api.Sandbox, error) {
+			return s.createFromMemory(ctx, permit, snap, progress)
+		}
+	}
+	sb, err := create(ctx, permit, progress)
 	s.metrics.Created(sb.Engine, time.Since(begun), err)
 	return sb, s.done(ctx, caller, verb, sb.ID, createdDetails(sb, d), err)
 }

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"io/fs"
 	"strconv"
+	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/template"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -77,14 +81,42 @@ func (s *Service) CreateSnapshot(ctx context.Context, caller Caller, ref string,
 	if err != nil {
 		return api.Snapshot{}, s.refused(ctx, caller, policy.VerbSnapshot, sb.ID, d, err)
 	}
+	do := s.opts.Sandboxes.Snapshot
+	if req.Scope == api.SnapshotMemory {
+		if do, err = s.decideMemory(ctx, caller, sb.ID); err != nil {
+			return api.Snapshot{}, s.refused(ctx, caller, policy.VerbSnapshot, sb.ID, d, err)
+		}
+	}
 	if err := s.intend(ctx, caller, policy.VerbSnapshot, sb.ID, d); err != nil {
 		return api.Snapshot{}, err
 	}
-	snap, err := s.opts.Sandboxes.Snapshot(ctx, caller, sb.ID, permit)
+	snap, err := do(ctx, caller, sb.ID, permit)
 	if err == nil {
 		d["snapshot"], d["bytes"] = snap.ID, strconv.FormatInt(snap.SizeBytes, 10)
+		if snap.MemorySum != "" {
+			d["memory_sum"] = snap.MemorySum
+		}
 	}
 	return snap, s.done(context.WithoutCancel(ctx), caller, policy.VerbSnapshot, sb.ID, d, err)
+}
+
+// decideMemory decides whether the caller can fork a sandbox, which a snapshot with memory is for, and returns what makes the
+// snapshot, and resumes the sandbox after that if it ran.
+func (s *Service) decideMemory(ctx context.Context, caller Caller, ref string) (func(context.Context, Caller, string, policy.SnapshotPermit) (api.Snapshot, error), error) {
+	sb, spec, err := s.opts.Sandboxes.ForkSpec(ctx, caller, ref)
+	if err != nil {
+		return nil, err
+	}
+	options, err := s.decideForks(ctx, caller, sb, spec, []string{sb.Name})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, caller Caller, ref string, permit policy.SnapshotPermit) (api.Snapshot, error) {
+		return s.opts.Sandboxes.SnapshotMemory(ctx, caller, ref, permit, func(ctx context.Context) error {
+			_, err := s.opts.Sandboxes.ResumeSuspended(ctx, caller, ref, options[0])
+			return err
+		})
+	}, nil
 }
 
 // Snapshots lists the caller's snapshots, newest first.
@@ -173,8 +205,49 @@ func (s *Service) snapshotFacts(ctx context.Context, caller Caller, spec *api.Sa
 		return err
 	}
 	facts.Snapshot = &snap
+	if snap.Scope == api.SnapshotMemory {
+		return s.memorySpec(caller, snap, spec)
+	}
 	if spec.Image == "" {
 		spec.Image = s.imageOfSnapshot(snap)
 	}
 	return nil
+}
+
+// memorySpec completes the request of a sandbox that starts from a snapshot with memory: it is as the sandbox was that the
+// snapshot was made of, except for what a fork has of its own.
+func (s *Service) memorySpec(caller Caller, snap api.Snapshot, spec *api.SandboxSpec) error {
+	if snap.Tenant != caller.Tenant {
+		return nil // policy refuses it
+	}
+	_, whole, _, err := s.opts.Sandboxes.MemorySpec(snap)
+	if err != nil {
+		return err
+	}
+	if *spec, err = template.Complete(*spec, whole); err != nil {
+		return err
+	}
+	return policy.AuthorizeSpec(caller, *spec)
+}
+
+// createFromMemory is the part of a create from a snapshot with memory that the manager does. The rules of the network are as
+// they were in the sandbox that the snapshot was made of, and as the operator's rules are now.
+func (s *Service) createFromMemory(ctx context.Context, permit policy.Permit, snap api.Snapshot, progress func(string)) (api.Sandbox, error) {
+	o := sandbox.StartOptions{Permit: permit}
+	parent, _, grant, err := s.opts.Sandboxes.MemorySpec(snap)
+	if err != nil {
+		return api.Sandbox{}, err
+	}
+	if grant != nil {
+		next, err := policy.RefreshEgress(*grant, policy.SettingsOf(parent), s.rules(), time.Now())
+		if err != nil {
+			return api.Sandbox{}, err
+		}
+		o.Egress = &next
+	}
+	sb, err := s.opts.Sandboxes.CreateFromMemory(ctx, o, progress)
+	if e, ok := errors.AsType[*api.Error](err); ok && errors.Is(err, engine.ErrMemoryRefused) {
+		err = api.Errorf(e.Code, "snapshot %s: %s", snap.Name, e.Message).WithHint("make a snapshot with memory of a new sandbox").WithCause(err)
+	}
+	return sb, err
 }

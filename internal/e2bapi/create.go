@@ -101,7 +101,10 @@ func (s *Server) create(timeout int64) handler {
 		if err != nil {
 			return err
 		}
-		if template == nil { // whose files may be in the home, which a workspace would hide
+		switch {
+		case from.memory: // its user, workspace and home are those of the sandbox that the snapshot was made of
+			spec.User, spec.Sudo = "", false
+		case template == nil: // whose files may be in the home, which a workspace would hide
 			spec.Workspace = &api.Workspace{Path: home}
 			if from.user == "" {
 				spec.Env["HOME"] = home

@@ -23,7 +23,7 @@ func infoOf(snap api.Snapshot) snapshotInfo {
 	return out
 }
 
-// createSnapshot makes a snapshot of the files of a sandbox.
+// createSnapshot makes a snapshot of a sandbox, with its memory unless the request asks for the files alone.
 func (s *Server) createSnapshot(w http.ResponseWriter, r request) error {
 	var req struct {
 		Name   string `json:"name"`
@@ -32,14 +32,15 @@ func (s *Server) createSnapshot(w http.ResponseWriter, r request) error {
 	if err := decode(r.Request, &req); err != nil {
 		return err
 	}
-	if req.Memory == nil || *req.Memory {
-		return unsupported("this server makes snapshots of files only, without memory: set the mode \"filesystem\"")
-	}
 	_, sb, err := s.sandbox(r)
 	if err != nil {
 		return err
 	}
-	snap, err := s.core.CreateSnapshot(r.Context(), r.caller, sb.ID, api.SnapshotRequest{Name: withoutTag(req.Name), Scope: api.SnapshotFiles})
+	scope := api.SnapshotMemory
+	if req.Memory != nil && !*req.Memory {
+		scope = api.SnapshotFiles
+	}
+	snap, err := s.core.CreateSnapshot(r.Context(), r.caller, sb.ID, api.SnapshotRequest{Name: withoutTag(req.Name), Scope: scope})
 	if err != nil {
 		return err
 	}
@@ -107,6 +108,8 @@ func (s *Server) removeTemplate(w http.ResponseWriter, r request) error {
 // source is what a sandbox of a template starts from: an image, or a snapshot.
 type source struct {
 	image, snapshot string
+	// memory: the snapshot has the memory of a sandbox, which the new one continues from.
+	memory bool
 	// user is the default user, or empty for the image's.
 	user string
 }
@@ -116,7 +119,7 @@ func (s *Server) sourceOf(r request, template string) (source, error) {
 	image, err := s.imageOf(r, template)
 	if f, ok := err.(*failure); ok && f.status == http.StatusNotFound { //nolint:errorlint // imageOf wraps nothing
 		if snap, serr := s.core.GetSnapshot(r.Context(), r.caller, withoutTag(template)); serr == nil {
-			return source{snapshot: snap.ID, user: userOf(snap.Image)}, nil
+			return source{snapshot: snap.ID, memory: snap.Scope == api.SnapshotMemory, user: userOf(snap.Image)}, nil
 		}
 	}
 	return source{image: image, user: userOf(image)}, err

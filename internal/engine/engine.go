@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -172,6 +173,9 @@ type Memory struct {
 	// it has their checksums, so it must be where only the caller can change it.
 	Note []byte
 }
+
+// ErrMemoryRefused is the cause of the error about a memory that was changed, or that this engine cannot continue from.
+var ErrMemoryRefused = errors.New("the memory is refused")
 
 // Sum identifies a memory: it is a SHA-256 checksum, in hex, over the Note, which has the checksums of the files.
 func (m Memory) Sum() string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -128,4 +129,24 @@ func syncDir(root *os.Root, name string) error {
 		return fmt.Errorf("sync directory: %w", err)
 	}
 	return nil
+}
+
+// SyncTree waits until a file, or a directory with everything below it, is on the disk. It follows no links.
+func SyncTree(path string) error {
+	return filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			return SyncDirAt(p)
+		case !d.Type().IsRegular():
+			return nil
+		}
+		f, err := os.Open(p)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return f.Sync()
+	})
 }

@@ -32,8 +32,7 @@ func (p SnapshotPermit) Valid() bool { return p.valid }
 // Request returns what was granted.
 func (p SnapshotPermit) Request() api.SnapshotRequest { return p.request }
 
-// Max returns how many snapshots the tenant can have and how much space they can use. The code that
-// adds this snapshot must compare in the same critical section.
+// Max returns the limits of the tenant's snapshots. The code that adds this one must compare in the same critical section.
 func (p SnapshotPermit) Max() (count int, bytes int64) { return p.maxCount, p.maxBytes }
 
 // BytesLeft returns the maximum size of this snapshot.
@@ -50,10 +49,10 @@ type SnapshotFacts struct {
 // the sandbox.
 func DecideSnapshot(req api.SnapshotRequest, facts SnapshotFacts, set rules.Rules) (SnapshotPermit, error) {
 	switch req.Scope {
-	case "", api.SnapshotFiles, api.SnapshotWorkspace, api.SnapshotRoot:
+	case "", api.SnapshotFiles, api.SnapshotWorkspace, api.SnapshotRoot, api.SnapshotMemory:
 	default:
 		return SnapshotPermit{}, api.Invalid("scope", "scope %s is not known", rules.Quote(string(req.Scope))).
-			WithHint("write %q, %q or %q", api.SnapshotFiles, api.SnapshotWorkspace, api.SnapshotRoot)
+			WithHint("write %q, %q, %q or %q", api.SnapshotFiles, api.SnapshotWorkspace, api.SnapshotRoot, api.SnapshotMemory)
 	}
 	if req.Name != "" && !api.ValidName(req.Name) {
 		return SnapshotPermit{}, api.Invalid("name", "snapshot name %s is not valid", rules.Quote(req.Name)).WithHint("%s", rules.NameHint())
@@ -107,8 +106,11 @@ func checkSnapshot(d *decision) *api.Error {
 		return e
 	}
 	d.spec.Snapshot = snap.ID
-	files, root := snap.Scope != api.SnapshotRoot, snap.Scope != api.SnapshotWorkspace
+	files, root, memory := snap.Scope != api.SnapshotRoot, snap.Scope != api.SnapshotWorkspace, snap.Scope == api.SnapshotMemory
 	switch {
+	case memory && snap.Tenant != d.caller.Tenant:
+		return unsupported("snapshot", "snapshot %s has the memory of a sandbox of tenant %q", rules.Quote(snap.Name), snap.Tenant).WithHint("only sandboxes of that tenant can start from it")
+	case memory: // the rest is as in the sandbox that it was made of
 	case files && w.Dir != "":
 		return api.Invalid("workspace.dir", "the files of snapshot %s would go into a directory of the host", rules.Quote(snap.Name)).
 			WithHint("leave workspace out for a private copy, or name a workspace that is new")

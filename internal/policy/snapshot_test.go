@@ -19,7 +19,8 @@ func TestDecideSnapshot(t *testing.T) {
 	}{
 		"the least":        {},
 		"all":              {req: api.SnapshotRequest{Name: "a.b-c", Scope: api.SnapshotRoot, Labels: map[string]string{"k": "v"}}},
-		"unknown scope":    {req: api.SnapshotRequest{Scope: "memory"}, code: api.CodeInvalid},
+		"unknown scope":    {req: api.SnapshotRequest{Scope: "everything"}, code: api.CodeInvalid},
+		"memory":           {req: api.SnapshotRequest{Scope: api.SnapshotMemory}},
 		"bad name":         {req: api.SnapshotRequest{Name: "../x"}, code: api.CodeInvalid},
 		"bad label":        {req: api.SnapshotRequest{Labels: map[string]string{"": "v"}}, code: api.CodeInvalid},
 		"too many":         {facts: policy.SnapshotFacts{Count: 100}, code: api.CodeTooMany, rule: "max_snapshots_per_tenant"},
@@ -48,12 +49,14 @@ func TestBeginWithSnapshot(t *testing.T) {
 	}
 	noLayers := api.Errorf(api.CodeUnsupported, "only root").WithHint("run it as root")
 	for name, tc := range map[string]struct {
-		spec  api.SandboxSpec
-		snap  *api.Snapshot
-		no    *api.Error
-		has   *api.WorkspaceInfo
-		code  api.Code
-		field string
+		spec api.SandboxSpec
+		snap *api.Snapshot
+		// operator sees the snapshots of all tenants.
+		operator bool
+		no       *api.Error
+		has      *api.WorkspaceInfo
+		code     api.Code
+		field    string
 	}{
 		"own":            {spec: api.SandboxSpec{Snapshot: "s"}, snap: snap(api.SnapshotFiles, "red")},
 		"none":           {spec: api.SandboxSpec{Snapshot: "s"}, code: api.CodeNotFound, field: "snapshot"},
@@ -63,6 +66,8 @@ func TestBeginWithSnapshot(t *testing.T) {
 		"host directory": {spec: api.SandboxSpec{Snapshot: "s", Workspace: &api.Workspace{Dir: "/srv/x"}}, snap: snap(api.SnapshotFiles, "red"), code: api.CodeInvalid, field: "workspace.dir"},
 		"read-only root": {spec: api.SandboxSpec{Snapshot: "s", ReadOnlyRoot: new(true)}, snap: snap(api.SnapshotRoot, "red"), code: api.CodeUnsupported, field: "read_only_root"},
 		"its workspace":  {spec: api.SandboxSpec{Snapshot: "s", ReadOnlyRoot: new(true)}, snap: snap(api.SnapshotWorkspace, "red")},
+		"memory":         {spec: api.SandboxSpec{Snapshot: "s", ReadOnlyRoot: new(true)}, snap: snap(api.SnapshotMemory, "red")},
+		"its memory":     {spec: api.SandboxSpec{Snapshot: "s"}, snap: snap(api.SnapshotMemory, "blue"), operator: true, code: api.CodeUnsupported, field: "snapshot"},
 		"little memory":  {spec: api.SandboxSpec{Snapshot: "s", Limits: api.Limits{MemoryBytes: 256 << 20}}, snap: snap(api.SnapshotRoot, "red"), code: api.CodeInvalid, field: "limits.memory_bytes"},
 		"little disk":    {spec: api.SandboxSpec{Snapshot: "s", Limits: api.Limits{DiskBytes: 64 << 20}}, snap: snap(api.SnapshotRoot, "red"), code: api.CodeInvalid, field: "limits.disk_bytes"},
 
@@ -77,7 +82,7 @@ func TestBeginWithSnapshot(t *testing.T) {
 		f := facts()
 		f.Snapshot, f.NoLayers, f.Workspace = tc.snap, tc.no, tc.has
 		f.HardQuota = api.Enforcement{OK: true}
-		p, err := policy.Decide(policy.Request{Spec: tc.spec, Facts: f}, policy.Caller{Tenant: "red", UID: -1}, rules.Rules{})
+		p, err := policy.Decide(policy.Request{Spec: tc.spec, Facts: f}, policy.Caller{Tenant: "red", UID: -1, Operator: tc.operator}, rules.Rules{})
 		e, _ := err.(*api.Error)
 		switch {
 		case tc.field == "workspace.dir" && e != nil && strings.HasPrefix(e.Field, "workspace"):

@@ -349,7 +349,7 @@ func (c *creation) prepareAgent(ctx context.Context) error {
 		return fmt.Errorf("encode the agent's configuration: %w", err)
 	}
 	c.plan.ID, c.plan.Owner, c.plan.Dir = c.s.id, c.m.opts.Owner, filepath.Join(c.s.dir, directory.Engine)
-	c.plan.Hostname, c.plan.DieWithParent = hostname(c.s.name), c.m.opts.Ephemeral
+	c.plan.Hostname, c.plan.DieWithParent = record.Hostname(c.s.name), c.m.opts.Ephemeral
 	c.plan.Pool.User = c.permit.Tenant()
 	c.plan.Pool.Floor, c.plan.Pool.Ceiling = c.permit.Pool(c.m.opts.Pool.Floor, c.m.opts.Pool.Ceiling)
 	if target == agentTarget {
@@ -473,20 +473,25 @@ func (s *live) save() error {
 	if s.sealed || s.teardown.Erasing() || s.making == stage.CreationUnreadable && !s.teardown.Removing() {
 		return nil // what cannot be read is kept as it is
 	}
-	used := s.lease.Used(now())
-	r := record.Record{
-		Version: record.Version, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
-		Endpoints: s.endpoints.Grants(), Ports: s.ports.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, Copies: s.copies.Dirs(), Dirs: s.dirs, KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, Spec: s.spec, Creator: s.creator, RootSince: s.rootSince, EndBegan: s.endBegan, LastUse: used, IdleSpent: s.lease.Spent,
-	}
-	if s.memory != nil {
-		r.Memory = s.memory.Note
-	}
+	r := s.record()
 	if err := r.Write(s.dir, !s.making.Recorded()); err != nil {
 		return err
 	}
 	s.making.Step(stage.CreationRecorded)
-	s.lease.Saved = used
+	s.lease.Saved = r.LastUse
 	return nil
+}
+
+// record is what the directory of the sandbox is to say. The caller holds s.mu.
+func (s *live) record() *record.Record {
+	r := &record.Record{
+		Version: record.Version, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
+		Endpoints: s.endpoints.Grants(), Ports: s.ports.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, Copies: s.copies.Dirs(), Dirs: s.dirs, KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, Spec: s.spec, Creator: s.creator, RootSince: s.rootSince, EndBegan: s.endBegan, LastUse: s.lease.Used(now()), IdleSpent: s.lease.Spent,
+	}
+	if s.memory != nil {
+		r.Memory = s.memory.Note
+	}
+	return r
 }
 
 // abandon undoes a failed creation. What cannot be undone now is retried; the caller gets the first error either way.

@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
+	"github.com/cloche-dev/cloche/internal/sandbox/remains"
 )
 
 // watch waits for the end of an instance. It runs once for each, owned by the Manager's WaitGroup.
@@ -108,7 +109,7 @@ func stat(ctx context.Context, inst engine.Instance) (engine.Stat, bool) {
 }
 
 // over reports whether nothing runs any more.
-func (s *live) over() bool { return isClosed(s.ended) }
+func (s *live) over() bool { return remains.Closed(s.ended) }
 
 // explain turns the error of a call into what really happened when the sandbox
 // died under it.

@@ -15,35 +15,40 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/template"
+	"github.com/cloche-dev/cloche/internal/snapshot"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
 // Forker makes sandboxes that continue from the memory of another. Use it through its [Manager].
-type Forker struct{ m *Manager }
+type Forker struct {
+	m       *Manager
+	checked *template.Checked
+}
 
 // Template is a captured sandbox. It is safe for concurrent use.
 type Template struct {
 	m     *Manager
 	files *template.Template
 	// Memory is what the forks continue from.
-	Memory  engine.Memory
-	parent  api.Sandbox
-	token   []byte
-	image   record.Image
-	secrets []record.Secret
-	trusts  bool
+	Memory engine.Memory
+	// parent is the record of the captured sandbox.
+	parent *record.Record
+	// origin is what the events of the forks say.
+	origin string
 	// over ends the wait of calls on a parent that was suspended for the capture.
 	over func()
 	// checked: an engine has checked the memory.
-	checked atomic.Bool
+	checked *atomic.Bool
 	// Paused is for how long the parent was suspended for the capture; 0 for one that was suspended before.
 	Paused time.Duration
+	// copied is the size of the files of the workspace, and what was left out of them.
+	copied workspace.CopyReport
 }
 
 // Release removes the files of the template. Forks that were created do not need them.
 func (t *Template) Release() {
 	if err := t.files.Remove(); err != nil {
-		t.m.log.Error("remove the template of a fork; the next daemon does it", "sandbox", t.parent.ID, "error", err)
+		t.m.log.Error("remove the template of a fork; the next daemon does it", "sandbox", t.parent.Info.ID, "error", err)
 	}
 }
 
@@ -65,7 +70,7 @@ func (f Forker) ForkSpec(ctx context.Context, caller policy.Caller, ref string) 
 	if err := s.mayFork(); err != nil {
 		return info, api.SandboxSpec{}, err
 	}
-	spec := s.specNow(info)
+	spec := record.SpecNow(*s.spec, info)
 	spec.Name = ""
 	return info, *spec, nil
 }
@@ -80,13 +85,28 @@ func (s *live) mayFork() error {
 
 // Capture saves the memory and the files of a sandbox for forks. One that runs is suspended for that, and resumed by resume
 // before Capture returns: if resume fails, it stays suspended, and that is the error. The caller releases the template.
-func (f Forker) Capture(ctx context.Context, caller policy.Caller, ref string, resume func(context.Context) error) (t *Template, err error) {
+func (f Forker) Capture(ctx context.Context, caller policy.Caller, ref string, resume func(context.Context) error) (*Template, error) {
 	s, err := f.m.find(caller, policy.VerbFork, ref)
 	if err != nil {
 		return nil, err
 	}
+	files, err := template.Make(f.m.opts.Dir)
+	if err != nil {
+		return nil, diskError(s, "captured", err)
+	}
+	t, err := f.captureInto(ctx, s, files, resume)
+	if err != nil {
+		t.Release()
+		return nil, err
+	}
+	return t, nil
+}
+
+// captureInto is Capture with the files of the template, which are to be removed after an error.
+func (f Forker) captureInto(ctx context.Context, s *live, files *template.Template, resume func(context.Context) error) (*Template, error) {
+	t := &Template{m: f.m, files: files, parent: &record.Record{Info: s.snapshot()}, origin: "forked from " + s.id, checked: new(atomic.Bool)}
 	begun := time.Now()
-	t, suspended, err := f.capture(ctx, s)
+	suspended, err := t.capture(ctx, s)
 	if suspended {
 		if rerr := resume(context.WithoutCancel(ctx)); rerr != nil {
 			err = errors.Join(rerr, err)
@@ -94,14 +114,11 @@ func (f Forker) Capture(ctx context.Context, caller policy.Caller, ref string, r
 		t.over()
 		t.Paused = time.Since(begun)
 	}
-	if err != nil && t != nil {
-		t.Release()
-	}
 	return t, err
 }
 
-// capture is Capture without the resume: suspended says that it is due. The template is not nil then.
-func (f Forker) capture(ctx context.Context, s *live) (t *Template, suspended bool, err error) {
+// capture is captureInto without the resume: suspended says that it is due.
+func (t *Template) capture(ctx context.Context, s *live) (suspended bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
 	defer cancel()
 	s.lockOps(ctx)
@@ -112,64 +129,61 @@ func (f Forker) capture(ctx context.Context, s *live) (t *Template, suspended bo
 	inst, running := s.inst, s.info.State == api.StateRunning
 	s.mu.Unlock()
 	if err != nil {
-		return nil, false, err
+		return false, err
 	}
 	if _, ok := inst.(engine.Suspender); !ok && running {
-		return nil, false, api.Errorf(api.CodeUnsupported, "engine %s cannot save the memory of a sandbox", s.snapshot().Engine).
+		return false, api.Errorf(api.CodeUnsupported, "engine %s cannot save the memory of a sandbox", s.snapshot().Engine).
 			WithHint("take a snapshot of its files, and create sandboxes from that")
 	}
-	files, err := template.Make(f.m.opts.Dir)
-	if err != nil {
-		return nil, false, diskError(s, "captured", err)
-	}
-	t = &Template{m: f.m, files: files}
 	if running {
 		captured := make(chan struct{})
 		t.over = func() { close(captured) }
 		s.mu.Lock()
 		s.captured = captured
 		s.mu.Unlock()
-		if err := f.m.pauser.suspend(context.WithoutCancel(ctx), s, inst, ""); err != nil {
+		if err := t.m.pauser.suspend(context.WithoutCancel(ctx), s, inst, ""); err != nil {
 			t.over()
-			return t, false, err
+			return false, err
 		}
 	}
 	s.mu.Lock()
-	t.Memory, t.parent, t.token, t.image, t.secrets, t.trusts = *s.memory, s.look(), s.token, s.image, s.secrets, s.trusts
+	t.Memory, t.parent = *s.memory, s.record()
+	t.parent.Info = s.look()
 	s.mu.Unlock()
-	if t.Memory.Dir, err = files.LinkMemory(t.Memory.Dir); err == nil {
-		err = f.copyFiles(ctx, s, t)
+	if t.Memory.Dir, err = t.files.LinkMemory(t.Memory.Dir); err == nil {
+		err = t.copyFiles(ctx, s)
 	}
 	if err != nil {
 		err = diskError(s, "captured", err)
 	}
-	t.Memory.Checked = running // it was just written
-	return t, running, err
+	t.checked.Store(running) // it was just written
+	return running, err
 }
 
 // copyFiles copies the private workspace of a sandbox of which nothing runs now, and the records of its processes.
-func (f Forker) copyFiles(ctx context.Context, s *live, t *Template) error {
-	if err := t.files.Keep(s.dir, kept()); err != nil || t.parent.Workspace.Dir != "" {
+func (t *Template) copyFiles(ctx context.Context, s *live) error {
+	if err := t.files.Keep(s.dir, kept()); err != nil || t.parent.Info.Workspace.Dir != "" {
 		return err
 	}
-	dir, err := f.m.workspaces.open(s)
+	dir, err := t.m.workspaces.open(s)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	_, err = dir.CopyTo(ctx, nil, t.files.Files(), workspace.CopyLimits{Entries: maxSnapshotFiles})
+	t.copied, err = dir.CopyTo(ctx, nil, t.files.Files(), workspace.CopyLimits{Entries: maxSnapshotFiles})
 	return err
 }
 
 // CreateFork creates the sandbox that a permit grants from a template. Its processes are those that the parent had, with
 // their IDs and their output. It has a token, a lease and a network of its own, and no open ports. On error nothing is left.
-func (f Forker) CreateFork(ctx context.Context, t *Template, o StartOptions) (api.Sandbox, error) {
-	s, err := f.m.create(ctx, o.Permit, nil, func(c *creation) {
-		memory := t.Memory
-		memory.Checked = memory.Checked || t.checked.Load()
-		c.fork, c.memory, c.origin = t, &memory, "forked from "+t.parent.ID
-		c.s.token, c.s.image, c.s.secrets, c.s.trusts, c.s.grant = t.token, t.image, t.secrets, t.trusts, o.Egress
-		c.s.info.ImageDigest, c.s.info.ForkedFrom = t.parent.ImageDigest, t.parent.ID
+// progress can be nil.
+func (f Forker) CreateFork(ctx context.Context, t *Template, o StartOptions, progress func(step string)) (api.Sandbox, error) {
+	s, err := f.m.create(ctx, o.Permit, progress, func(c *creation) {
+		memory, parent := t.Memory, t.parent
+		memory.Checked = t.checked.Load()
+		c.fork, c.memory, c.origin = t, &memory, t.origin
+		c.s.token, c.s.image, c.s.secrets, c.s.trusts, c.s.grant = parent.AgentToken, parent.Image, parent.Secrets, parent.Trusts, o.Egress
+		c.s.info.ImageDigest, c.s.info.ForkedFrom = parent.Info.ImageDigest, parent.Info.ID
 	})
 	if err != nil {
 		return api.Sandbox{}, err
@@ -177,6 +191,82 @@ func (f Forker) CreateFork(ctx context.Context, t *Template, o StartOptions) (ap
 	t.checked.Store(true)
 	s.procs.Adopt()
 	return s.snapshot(), nil
+}
+
+// SnapshotMemory makes a snapshot of a sandbox with its memory, as Capture does. On error nothing is left of it.
+func (f Forker) SnapshotMemory(ctx context.Context, caller policy.Caller, ref string, permit policy.SnapshotPermit, resume func(context.Context) error) (api.Snapshot, error) {
+	if !permit.Valid() {
+		return api.Snapshot{}, api.Errorf(api.CodeDenied, "no policy has granted this snapshot")
+	}
+	s, err := f.m.find(caller, policy.VerbFork, ref)
+	if err != nil {
+		return api.Snapshot{}, err
+	}
+	draft, abort, err := beginSnapshot(f.m, s)
+	if err != nil {
+		return api.Snapshot{}, err
+	}
+	defer abort()
+	dir, err := draft.Template()
+	if err != nil {
+		return api.Snapshot{}, diskError(s, "captured", err)
+	}
+	t, err := f.captureInto(ctx, s, template.In(dir), resume)
+	if err != nil {
+		return api.Snapshot{}, err
+	}
+	snap := template.Snapshot(draft.ID, t.parent.Info, t.Memory, t.copied, permit.Request())
+	if snap.SizeBytes > permit.BytesLeft() {
+		return api.Snapshot{}, snapshot.OverRation()
+	}
+	if err = errors.Join(t.files.WriteRecord(t.parent, kept()), f.m.at(ctx, "before snapshot")); err == nil {
+		count, bytes := permit.Max()
+		err = draft.Commit(snap, snapshot.Quota{Count: count, Bytes: bytes})
+	}
+	if err != nil {
+		return api.Snapshot{}, diskError(s, "captured", err)
+	}
+	f.checked.Of(snap.ID).Store(t.checked.Load())
+	return snap, nil
+}
+
+// MemorySpec returns the record of the sandbox that a snapshot with memory was made of, as it was then, what a sandbox has to
+// decide that starts from it, and the rules of its network, if it has one.
+func (f Forker) MemorySpec(snap api.Snapshot) (api.Sandbox, api.SandboxSpec, *policy.EgressGrant, error) {
+	use, t, err := f.stored(snap)
+	if err != nil {
+		return api.Sandbox{}, api.SandboxSpec{}, nil, err
+	}
+	use.Release()
+	return t.parent.Info, *record.SpecNow(*t.parent.Spec, t.parent.Info), t.parent.Egress, nil
+}
+
+// stored returns the template that a snapshot has. The caller releases the use of the snapshot.
+func (f Forker) stored(snap api.Snapshot) (*snapshot.Use, *Template, error) {
+	use, err := snapshotOf(f.m, snap)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &Template{m: f.m, files: template.In(use.Template()), origin: "from the memory of snapshot " + snap.ID}
+	t.parent, t.Memory, err = t.files.Read(snap)
+	if err != nil {
+		use.Release()
+		f.m.log.Error("read the memory of a snapshot", "snapshot", snap.ID, "error", err)
+		return nil, nil, api.Errorf(api.CodeState, "the memory of snapshot %s is damaged", snap.Name).WithHint("the daemon's log has the details; remove it with: cloche snapshot rm %s", snap.ID).WithCause(err)
+	}
+	t.checked = f.checked.Of(snap.ID)
+	return use, t, nil
+}
+
+// CreateFromMemory is CreateFork from the snapshot with memory that the permit has.
+func (f Forker) CreateFromMemory(ctx context.Context, o StartOptions, progress func(step string)) (api.Sandbox, error) {
+	snap, _ := o.Permit.Snapshot()
+	use, t, err := f.stored(snap)
+	if err != nil {
+		return api.Sandbox{}, err
+	}
+	defer use.Release()
+	return f.CreateFork(ctx, t, o, progress)
 }
 
 // forking are the steps of a creation from a template, in order.

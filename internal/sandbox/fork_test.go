@@ -31,7 +31,7 @@ func (w *fixture) fork(m *sandbox.Manager, ref string, names ...string) (forks [
 	defer tmpl.Release()
 	for _, name := range names {
 		spec.Name = name
-		sb, err := m.CreateFork(w.t.Context(), tmpl, sandbox.StartOptions{Permit: w.permit(spec)})
+		sb, err := m.CreateFork(w.t.Context(), tmpl, sandbox.StartOptions{Permit: w.permit(spec)}, nil)
 		if err != nil {
 			return forks, err
 		}
@@ -298,7 +298,7 @@ func TestForkRefused(t *testing.T) {
 	if _, err := m.Capture(t.Context(), other, "named", nil); code(err) != api.CodeNotFound {
 		t.Errorf("another tenant: %v", err)
 	}
-	if _, err := m.CreateFork(t.Context(), nil, sandbox.StartOptions{}); code(err) != api.CodeDenied {
+	if _, err := m.CreateFork(t.Context(), nil, sandbox.StartOptions{}, nil); code(err) != api.CodeDenied {
 		t.Errorf("without a permit: %v", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/ports"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 	"github.com/cloche-dev/cloche/internal/sandbox/retry"
+	"github.com/cloche-dev/cloche/internal/sandbox/template"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -232,7 +233,7 @@ func (m *Manager) assign() {
 	m.reaper = reaper{m: m, wake: make(chan struct{}, 1)}
 	m.retrier = retrier{m: m, pace: retry.Teardown()}
 	m.workspaces = workspaces{m: m}
-	m.copier, m.waker, m.Starter, m.Forker = copier{m}, waker{m}, Starter{m, make(chan struct{}, 4)}, Forker{m}
+	m.copier, m.waker, m.Starter, m.Forker = copier{m}, waker{m}, Starter{m, make(chan struct{}, 4)}, Forker{m, &template.Checked{}}
 }
 
 // byEngine notes that a call waits for the engine of an instance, until done is called.

@@ -13,6 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/changes"
 	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 	"github.com/cloche-dev/cloche/internal/sandbox/fault"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -73,7 +74,7 @@ type layered struct {
 func (ls layers) open(s *live) (layered, error) {
 	info := s.snapshot()
 	if !info.Workspace.Layered {
-		return layered{}, notLayered(info.Name)
+		return layered{}, stage.NotLayered(info.Name)
 	}
 	lower, err := ls.m.workspaces.open(s)
 	if err != nil {
@@ -139,26 +140,14 @@ func (ls layers) settle(ctx context.Context, caller policy.Caller, verb policy.V
 	return d, nil
 }
 
-func notLayered(name string) error {
-	return api.Errorf(api.CodeState, "the workspace of sandbox %s is not layered: what it writes is not kept apart", name).
-		WithHint("make the sandbox with workspace.layered, on the command line --layered")
-}
-
 // mayOpenLayer says why a layer cannot be committed or rolled back now.
 func (s *live) mayOpenLayer() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	info := s.info
-	switch {
-	case s.sealed || s.teardown.Removing():
-		return policy.NoSandbox(info.Name)
-	case !info.Workspace.Layered:
-		return notLayered(info.Name)
-	case info.State == api.StateStopped, info.State == api.StateLost:
-		return nil
+	if s.sealed || s.teardown.Removing() {
+		return policy.NoSandbox(s.info.Name)
 	}
-	return api.Errorf(api.CodeState, "sandbox %s is %s, and its workspace is settled when it has ended", info.Name, info.State).
-		WithHint("cloche stop %s; what it wrote is kept", info.Name)
+	return stage.MaySettle(s.info)
 }
 
 // finishCommit goes on with a commit in which a daemon died. The caller holds s.ops,

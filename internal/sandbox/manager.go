@@ -14,7 +14,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -588,11 +587,6 @@ func (m *Manager) Close(ctx context.Context) error {
 	}
 	m.wg.Wait()
 	return err
-}
-
-// hostname is what a sandbox calls itself: its name, as far as a host name may hold it.
-func hostname(name string) string {
-	return strings.Trim(strings.NewReplacer("_", "-", ".", "-").Replace(name), "-")
 }
 
 // now is the time that goes on record.

@@ -23,7 +23,7 @@ func (m *Manager) remains(s *live, err error) []api.Resource {
 	var runs, group, disk, mounts int
 	if inst != nil {
 		runs, group = 1, 1
-		if _, ok := errors.AsType[*engine.CloseError](err); ok && failed != api.ResourceProcesses || isClosed(inst.Done()) {
+		if _, ok := errors.AsType[*engine.CloseError](err); ok && failed != api.ResourceProcesses || remains.Closed(inst.Done()) {
 			runs = 0 // it says what is left, in the order of Close
 		}
 	}
@@ -49,13 +49,4 @@ func (m *Manager) remains(s *live, err error) []api.Resource {
 		out = append(out, r)
 	}
 	return out
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

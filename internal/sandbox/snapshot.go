@@ -52,15 +52,11 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 			return api.Snapshot{}, err
 		}
 	}
-	draft, err := m.opts.Snapshots.Begin(s.tenant)
+	draft, abort, err := beginSnapshot(m, s)
 	if err != nil {
-		return api.Snapshot{}, diskError(s, "copied", err)
+		return api.Snapshot{}, err
 	}
-	defer func() {
-		if err := draft.Abort(); err != nil {
-			m.log.Error("what was made of a snapshot is left", "sandbox", s.id, "error", err)
-		}
-	}()
+	defer abort()
 	t := &taking{m: m, s: s, draft: draft, permit: permit, info: s.snapshot()}
 	t.snap = api.Snapshot{
 		ID: draft.ID, Name: cmp.Or(permit.Request().Name, draft.ID), Tenant: s.tenant, Scope: scope, Sandbox: s.id,
@@ -79,6 +75,18 @@ func (m *Manager) Snapshot(ctx context.Context, caller policy.Caller, ref string
 		return api.Snapshot{}, diskError(s, "copied", err)
 	}
 	return t.snap, nil
+}
+
+// beginSnapshot begins a snapshot of a sandbox. The caller calls abort, which does nothing after the commit.
+func beginSnapshot(m *Manager, s *live) (draft *snapshot.Draft, abort func(), err error) {
+	if draft, err = m.opts.Snapshots.Begin(s.tenant); err != nil {
+		return nil, nil, diskError(s, "copied", err)
+	}
+	return draft, func() {
+		if err := draft.Abort(); err != nil {
+			m.log.Error("what was made of a snapshot is left", "sandbox", s.id, "error", err)
+		}
+	}, nil
 }
 
 // interruptible makes the end of a sandbox call cancel, until the returned function
@@ -208,6 +216,17 @@ func (t *taking) copyWorkspace(ctx context.Context) error {
 	return nil
 }
 
+// snapshotOf protects a snapshot from removal until it is released.
+func snapshotOf(m *Manager, snap api.Snapshot) (*snapshot.Use, error) {
+	use, err := m.opts.Snapshots.Use(snap.Tenant, snap.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		e := policy.NoSnapshot(snap.Name)
+		e.Field = "snapshot"
+		return nil, e.WithCause(err)
+	}
+	return use, err
+}
+
 // useSnapshot protects the snapshot of a sandbox from removal until the sandbox is created, and
 // starts the root from the snapshot's.
 func (c *creation) useSnapshot(context.Context) error {
@@ -215,12 +234,10 @@ func (c *creation) useSnapshot(context.Context) error {
 	if !ok {
 		return nil
 	}
-	use, err := c.m.opts.Snapshots.Use(snap.Tenant, snap.ID)
-	if errors.Is(err, fs.ErrNotExist) {
-		e := policy.NoSnapshot(snap.Name)
-		e.Field = "snapshot"
-		return e.WithCause(err)
+	if snap.Scope == api.SnapshotMemory {
+		return api.Errorf(api.CodeInternal, "snapshot %s has memory, which needs CreateFromMemory", snap.ID)
 	}
+	use, err := snapshotOf(c.m, snap)
 	if err != nil {
 		return err
 	}

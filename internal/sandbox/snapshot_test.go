@@ -45,7 +45,7 @@ func (w *fixture) read(path string) string {
 	return string(b)
 }
 
-func permitSnapshot(t *testing.T, req api.SnapshotRequest) policy.SnapshotPermit {
+func permitSnapshot(t testing.TB, req api.SnapshotRequest) policy.SnapshotPermit {
 	t.Helper()
 	p, err := policy.DecideSnapshot(req, policy.SnapshotFacts{}, testRules)
 	if err != nil {

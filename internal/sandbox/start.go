@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/fault"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
@@ -45,40 +46,15 @@ func (st Starter) SpecOf(caller policy.Caller, ref string) (api.Sandbox, *api.Sa
 	if err := s.mayStart(); err != nil {
 		return info, nil, err
 	}
-	return info, s.specNow(info), nil
-}
-
-// specNow is what the sandbox was created with, and what has changed since. The caller holds s.mu.
-func (s *live) specNow(info api.Sandbox) *api.SandboxSpec {
-	spec := *s.spec
-	spec.Name, spec.Engine, spec.Snapshot = info.Name, info.Engine, ""
-	spec.Cwd, spec.User, spec.Endpoints, spec.Skills = info.Cwd, info.User, info.Endpoints, info.Skills
-	if info.Image != api.DefaultImage && info.ImageDigest != "" {
-		spec.Image, spec.Pull = info.ImageDigest, api.PullNever
-	}
-	return &spec
+	return info, record.SpecNow(*s.spec, info), nil
 }
 
 // mayStart says why a sandbox cannot be started. The caller holds s.mu.
 func (s *live) mayStart() error {
-	info := s.info
-	switch {
-	case s.next != nil:
-		return api.Errorf(api.CodeState, "sandbox %s was started meanwhile", info.Name)
-	case s.teardown != stage.TeardownNone:
-		return api.Errorf(api.CodeState, "sandbox %s is being removed", info.Name)
-	case info.State.Held():
-		return stage.NotRunning(info)
-	case info.State != api.StateStopped && info.State != api.StateLost:
-		return api.Errorf(api.CodeState, "sandbox %s is %s, and only one that has ended can be started", info.Name, info.State).
-			WithHint("try again when it is stopped")
-	case info.Transient:
-		return api.Errorf(api.CodeState, "sandbox %s is transient: it is removed, and not started again", info.Name).WithHint("make another")
-	case s.spec == nil:
-		return api.Errorf(api.CodeUnsupported, "sandbox %s was made by an older cloche, which did not record what a start needs", info.Name).
-			WithHint("copy its files with `cloche cp`, or take a snapshot of its workspace, and make another")
+	if s.next != nil {
+		return api.Errorf(api.CodeState, "sandbox %s was started meanwhile", s.info.Name)
 	}
-	return nil
+	return stage.MayStart(s.info, s.teardown, s.spec != nil)
 }
 
 // Start starts a sandbox that has ended. It has its ID, its name, its workspace, and the root that its last stop

@@ -66,18 +66,7 @@ func (s *live) maySuspend() error {
 
 // maySave says why the memory of a sandbox cannot be saved. The memory of a suspended one is saved. The caller holds s.mu.
 func (s *live) maySave() error {
-	switch {
-	case s.info.State == api.StateSuspended:
-		return nil
-	case s.info.State != api.StateRunning:
-		return stage.NotRunning(s.info)
-	case s.info.Transient:
-		return api.Errorf(api.CodeState, "sandbox %s is transient: it ends with the connection that holds it", s.info.Name).
-			WithHint("create one that is not transient")
-	case s.spec == nil || s.image.Agent == "":
-		return api.Errorf(api.CodeUnsupported, "sandbox %s was made by an older cloche, which did not record what a resume needs", s.info.Name).WithHint("make another")
-	}
-	return nil
+	return stage.MaySave(s.info, s.spec != nil && s.image.Agent != "")
 }
 
 // awaitPause waits for a pause or a suspend that is under way.
@@ -202,7 +191,7 @@ func (st Starter) SuspendedSpec(ctx context.Context, caller policy.Caller, ref s
 	if info.State != api.StateSuspended {
 		return info, nil, nil
 	}
-	return info, s.specNow(info), nil
+	return info, record.SpecNow(*s.spec, info), nil
 }
 
 // ResumeSuspended continues the processes of a suspended sandbox from the disk. If that fails, the sandbox stays
@@ -287,7 +276,7 @@ func (c *creation) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = client.Renew(ctx, token, hostname(s.name))
+	err = client.Renew(ctx, token, record.Hostname(s.name))
 	if errors.Is(err, api.ErrUnsupported) && c.fork == nil {
 		c.m.log.Info("the agent is too old to take another token", "sandbox", s.id)
 		token, err = s.token, nil

@@ -66,6 +66,15 @@ func (d *Draft) RootTar() (*os.File, error) {
 // Files is where the workspace's part is to be made.
 func (d *Draft) Files() string { return filepath.Join(d.dir, filesDir) }
 
+// Template makes the directory of a snapshot with memory.
+func (d *Draft) Template() (string, error) {
+	dir := filepath.Join(d.dir, memoryDir)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make template of snapshot: %w", err)
+	}
+	return dir, nil
+}
+
 // Commit makes the draft a snapshot, if its name is free and the quota has room for
 // it. The caller has synced what it wrote. On error the draft is as it was.
 func (d *Draft) Commit(snap api.Snapshot, q Quota) error {

@@ -40,6 +40,8 @@ const (
 	recordFile = "snapshot.json"
 	rootFile   = "root.tar"
 	filesDir   = "files"
+	// memoryDir is the template of a snapshot with memory.
+	memoryDir = "template"
 	// newPrefix and gonePrefix begin the names of what is being made and of what
 	// is being removed.
 	newPrefix  = ".new-"
@@ -247,7 +249,7 @@ func (s *Store) Use(tenant, id string) (*Use, error) {
 
 // RootTar is the path of the root's part, or empty.
 func (u *Use) RootTar() string {
-	if u.Snapshot.Scope == api.SnapshotWorkspace {
+	if u.Snapshot.Scope == api.SnapshotWorkspace || u.Snapshot.Scope == api.SnapshotMemory {
 		return ""
 	}
 	return filepath.Join(u.dir, rootFile)
@@ -255,11 +257,14 @@ func (u *Use) RootTar() string {
 
 // Files is the path of the workspace's part, or empty.
 func (u *Use) Files() string {
-	if u.Snapshot.Scope == api.SnapshotRoot {
+	if u.Snapshot.Scope == api.SnapshotRoot || u.Snapshot.Scope == api.SnapshotMemory {
 		return ""
 	}
 	return filepath.Join(u.dir, filesDir)
 }
+
+// Template is the directory of the memory and everything that belongs to it, of a snapshot with memory.
+func (u *Use) Template() string { return filepath.Join(u.dir, memoryDir) }
 
 // Release lets the snapshot be removed.
 func (u *Use) Release() { unlock(u.lock) }

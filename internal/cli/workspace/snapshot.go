@@ -17,11 +17,12 @@ import (
 func SnapshotCommand(a *command.CLI) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Manage snapshots of files",
+		Short: "Manage snapshots of files and memory",
 		Long: `A snapshot has the files of a sandbox: the changes in the root and a copy of the
 workspace. "cloche run --snapshot" and "cloche create --snapshot" start from a
-copy of it. Mounts, /tmp, /dev/shm and processes aren't in it.`,
-		Example: "  cloche snapshot create build --name deps\n  cloche run --snapshot deps -- make test",
+copy of it. Mounts aren't in it. /tmp, /dev/shm and processes are only in a
+snapshot with memory: a sandbox that starts from that continues the processes.`,
+		Example: "  cloche snapshot create build --name deps\n  cloche run --snapshot deps -- make test\n  cloche snapshot create server --memory --name ready",
 		GroupID: command.GroupRun,
 		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -33,14 +34,20 @@ copy of it. Mounts, /tmp, /dev/shm and processes aren't in it.`,
 func snapshotCreateCommand(a *command.CLI) *cobra.Command {
 	var req api.SnapshotRequest
 	var scope string
+	var memory bool
 	var labels []string
 	c := &cobra.Command{
 		Use:   "create [flags] SANDBOX",
-		Short: "Create a snapshot of a sandbox's files",
+		Short: "Create a snapshot of a sandbox's files, or of its memory too",
 		Long: `Create a snapshot of a sandbox's files, and print its name. The sandbox is
 paused meanwhile, so that all files are from one moment. For an ended sandbox
-only the workspace is available.`,
-		Example:           "  cloche snapshot create build\n  cloche snapshot create --name deps --scope workspace build",
+only the workspace is available.
+
+With --memory the snapshot has the processes too, as a fork has: each sandbox
+that starts from it continues them. A running sandbox is suspended for that and
+resumed. Engines that can't save memory, and sandboxes that "cloche fork"
+refuses, are refused.`,
+		Example:           "  cloche snapshot create build\n  cloche snapshot create --name deps --scope workspace build\n  cloche snapshot create --name ready --memory server",
 		Args:              command.Exactly(1, "one sandbox"),
 		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -48,20 +55,26 @@ only the workspace is available.`,
 			if req.Labels, err = command.ParseLabels("--label", labels); err != nil {
 				return err
 			}
-			req.Scope = api.SnapshotScope(scope)
+			if memory && scope != "" && scope != string(api.SnapshotMemory) {
+				return api.Invalid("scope", "--memory and --scope %s exclude each other", scope).WithHint("a snapshot with memory has all files")
+			}
+			if req.Scope = api.SnapshotScope(scope); memory {
+				req.Scope = api.SnapshotMemory
+			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
 				return makeSnapshot(ctx, a, conn, args[0], req)
 			})
 		},
 	}
 	c.Flags().StringVar(&req.Name, "name", "", "the snapshot's `NAME` (default its id)")
-	c.Flags().StringVar(&scope, "scope", "", "the content: workspace, root or files, which is both (default files)")
+	c.Flags().StringVar(&scope, "scope", "", "the content: workspace, root, files, which is both, or memory (default files)")
+	c.Flags().BoolVar(&memory, "memory", false, "with the processes and their memory: the same as --scope memory")
 	c.Flags().StringArrayVar(&labels, "label", nil, "`KEY=VALUE` to find it by (repeatable)")
 	return c
 }
 
 func makeSnapshot(ctx context.Context, a *command.CLI, conn *command.Connection, ref string, req api.SnapshotRequest) error {
-	p := command.StartProgress(a.Stdio.Err, a.ShowProgress(), "copying the files of "+ref)
+	p := command.StartProgress(a.Stdio.Err, a.ShowProgress(), "making a snapshot of "+ref)
 	snap, err := conn.CreateSnapshot(ctx, ref, req)
 	p.Stop()
 	if err != nil {

@@ -177,7 +177,7 @@ func (e *Engine) openMemory(ctx context.Context, m *engine.Memory) (files []*os.
 	}
 	if note.GVisor != e.version {
 		return nil, api.Errorf(api.CodeUnsupported, "the memory of the sandbox was saved by gVisor %.40q, and this cloche has %.40q", note.GVisor, e.version).
-			WithHint("resume it with the cloche that suspended it")
+			WithHint("resume it with the cloche that suspended it").WithCause(engine.ErrMemoryRefused)
 	}
 	for n, name := range memoryFiles {
 		f, err := os.OpenFile(filepath.Join(m.Dir, name), os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -194,7 +194,7 @@ func (e *Engine) openMemory(ctx context.Context, m *engine.Memory) (files []*os.
 		}
 		if sum != note.Sums[n] {
 			return files, api.Errorf(api.CodeInternal, "the saved memory of the sandbox has changed: the checksum of its file %q is another", name).
-				WithHint("stop the sandbox and start it again, without what its programs had in memory")
+				WithHint("stop the sandbox and start it again, without what its programs had in memory").WithCause(engine.ErrMemoryRefused)
 		}
 	}
 	return files, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -134,7 +135,10 @@ func ReadIdentity(dir string) (i Identity, ok bool) {
 
 // Read reads the record in a sandbox's directory. The error is fs.ErrNotExist if there is no
 // record.
-func Read(dir string) (*Record, error) {
+func Read(dir string) (*Record, error) { return ReadAs(dir, filepath.Base(dir)) }
+
+// ReadAs is Read of the record of the sandbox with an ID, in whichever directory.
+func ReadAs(dir, id string) (*Record, error) {
 	data, err := os.ReadFile(filepath.Join(dir, directory.Record))
 	if err != nil {
 		return nil, err
@@ -153,10 +157,20 @@ func Read(dir string) (*Record, error) {
 	default:
 		return nil, fmt.Errorf("record has version %d, this build reads 1 to %d", r.Version, Version)
 	}
-	if r.Info.ID != filepath.Base(dir) {
+	if r.Info.ID != id {
 		return nil, fmt.Errorf("record is of sandbox %q", r.Info.ID)
 	}
 	return &r, nil
+}
+
+// SpecNow is what a sandbox was created with, and what has changed since.
+func SpecNow(spec api.SandboxSpec, info api.Sandbox) *api.SandboxSpec {
+	spec.Name, spec.Engine, spec.Snapshot = info.Name, info.Engine, ""
+	spec.Cwd, spec.User, spec.Endpoints, spec.Skills = info.Cwd, info.User, info.Endpoints, info.Skills
+	if info.Image != api.DefaultImage && info.ImageDigest != "" {
+		spec.Image, spec.Pull = info.ImageDigest, api.PullNever
+	}
+	return &spec
 }
 
 // Image is what an image says of the processes that run in it.
@@ -203,4 +217,9 @@ type Removal struct {
 	Text  string `json:",omitempty"`
 	// By is the tenant and origin of the caller that requested it, or empty.
 	By string `json:",omitempty"`
+}
+
+// Hostname is the host name of a sandbox: its name, as far as a host name can have it.
+func Hostname(name string) string {
+	return strings.Trim(strings.NewReplacer("_", "-", ".", "-").Replace(name), "-")
 }

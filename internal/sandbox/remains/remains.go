@@ -63,3 +63,13 @@ func Said(err error) string {
 	}
 	return what + "; the daemon's log says why"
 }
+
+// Closed reports whether a channel is closed.
+func Closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

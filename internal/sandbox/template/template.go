@@ -3,15 +3,19 @@
 package template
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -57,9 +61,49 @@ func (t *Template) Remove() error {
 	return nil
 }
 
+// In returns the template of an empty directory that exists, whose owner removes it, or of one that has been written.
+func In(dir string) *Template { return &Template{dir} }
+
+// WriteRecord completes a template that outlives the daemon: it stores the record of the parent, as it was at the capture,
+// and waits until that and what was kept are on the disk.
+func (t *Template) WriteRecord(r *record.Record, kept Kept) error {
+	for _, name := range kept {
+		err := hostfile.SyncTree(filepath.Join(t.dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("write template: %w", err)
+		}
+	}
+	return r.Write(t.dir, true)
+}
+
+// Read returns the record of the parent and the memory of the template that a snapshot has.
+func (t *Template) Read(snap api.Snapshot) (*record.Record, engine.Memory, error) {
+	r, err := record.ReadAs(t.dir, snap.Sandbox)
+	if err != nil {
+		return nil, engine.Memory{}, fmt.Errorf("read template: %w", err)
+	}
+	memory := engine.Memory{Dir: t.Memory(), Bytes: snap.MemoryBytes, Note: r.Memory}
+	if memory.Sum() != snap.MemorySum || r.Spec == nil {
+		return nil, engine.Memory{}, errors.New("read template: it does not belong to the record of the snapshot")
+	}
+	return r, memory, nil
+}
+
+// Snapshot is the record of the snapshot that has a template.
+func Snapshot(id string, parent api.Sandbox, m engine.Memory, copied workspace.CopyReport, req api.SnapshotRequest) api.Snapshot {
+	return api.Snapshot{
+		ID: id, Name: cmp.Or(req.Name, id), Tenant: parent.Tenant, Scope: api.SnapshotMemory, Sandbox: parent.ID, Image: parent.Image, ImageDigest: parent.ImageDigest,
+		WorkspacePath: parent.Workspace.Path, SizeBytes: copied.Bytes + m.Bytes, WorkspaceBytes: copied.Bytes, MemoryBytes: m.Bytes, MemorySum: m.Sum(),
+		Consistent: true, Left: copied.Left, Labels: req.Labels, CreatedAt: time.Now().UTC(),
+	}
+}
+
+// Memory is the directory of the memory.
+func (t *Template) Memory() string { return filepath.Join(t.dir, directory.Memory) }
+
 // LinkMemory gives the template links to the files of a saved memory, which are never written again. It returns their directory.
 func (t *Template) LinkMemory(from string) (string, error) {
-	to := filepath.Join(t.dir, directory.Memory)
+	to := t.Memory()
 	entries, err := os.ReadDir(from)
 	if err != nil {
 		return "", fmt.Errorf("list the files of the memory: %w", err)

@@ -1476,6 +1476,9 @@ class Snapshot(_SnapshotMust, total=False):
     """Where the workspace was mounted."""
     root_bytes: int
     workspace_bytes: int
+    memory_bytes: int
+    memory_sum: str
+    """The SHA-256 sum that identifies the memory in the audit log."""
     left: list[TarSkip]
     """What of the sandbox is not in it."""
     labels: dict[str, str]
@@ -3010,8 +3013,8 @@ ProcessState: TypeAlias = Literal["starting", "running", "ready", "backoff", "ex
 EventKind: TypeAlias = Literal["sandbox.created", "sandbox.expiring", "sandbox.started", "sandbox.paused", "sandbox.suspended", "sandbox.resumed", "sandbox.stopping", "sandbox.stopped", "sandbox.lost", "sandbox.removed", "sandbox.oom", "sandbox.adopted", "sandbox.failed", "record.unreadable", "sandbox.degraded", "refused", "process.started", "process.ready", "process.not_ready", "process.restarted", "process.exited", "process.failed", "endpoint.binding", "endpoint.ready", "endpoint.degraded", "endpoint.draining", "endpoint.closed", "endpoint.failed", "image.pulling", "image.pulled", "image.failed", "image.removed", "egress.refused", "egress.changed", "approval.asked", "approval.answered", "policy.reloaded", "policy.rejected", "audit.failing", "audit.recovered"]
 """What happened."""
 
-SnapshotScope: TypeAlias = Literal["workspace", "root", "files"]
-"""What a snapshot holds; files is both, and what is meant when it is missing."""
+SnapshotScope: TypeAlias = Literal["workspace", "root", "files", "memory"]
+"""What a snapshot holds; files is both, and what is meant when it is missing; memory is both and the processes."""
 
 PullPolicy: TypeAlias = Literal["missing", "never", "always"]
 """When an image is fetched: when it is not here, never, or always."""

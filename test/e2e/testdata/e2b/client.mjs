@@ -56,6 +56,14 @@ assert.equal((await fork.commands.list()).some(p => p.pid === sleeps.pid), true)
 assert.equal((await fork.commands.run('ls w')).stdout, 'x\n')
 await fork.kill()
 
+// So does a sandbox that starts from a snapshot, which has memory if nothing else is asked for.
+const ready = await sb.createSnapshot()
+const copy = await Sandbox.create(ready.snapshotId, { timeoutMs: 60_000 })
+assert.equal((await copy.commands.list()).some(p => p.pid === sleeps.pid), true)
+assert.equal((await copy.commands.run('ls w')).stdout, 'x\n')
+await copy.kill()
+assert.equal(await Sandbox.deleteSnapshot(ready.snapshotId), true)
+
 // A port, by the headers that a client sends.
 await sb.commands.run('python3 -m http.server 8000', { background: true })
 const page = port => fetch(process.env.E2B_SANDBOX_URL, { headers: { 'E2b-Sandbox-Id': sb.sandboxId, 'E2b-Sandbox-Port': String(port) } })

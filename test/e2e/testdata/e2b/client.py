@@ -92,17 +92,31 @@ net.kill()
 
 # A snapshot of files, and a sandbox that starts from it.
 sb.files.write("kept.txt", "kept")
-try:
-    sb.create_snapshot()
-    raise AssertionError("a snapshot with memory")
-except SandboxException as e:
-    assert "filesystem" in str(e), e
 snapshot = sb.create_snapshot(name="saved", mode="filesystem")
 assert snapshot.names == ["saved"], snapshot
 assert [s.snapshot_id for s in sb.list_snapshots().next_items()] == [snapshot.snapshot_id]
 copy = Sandbox.create(snapshot.snapshot_id, timeout=60)
 assert copy.files.read("kept.txt") == "kept" and copy.commands.list() == []
 copy.kill()
+
+# A snapshot with memory: the programs go on in each sandbox that starts from it.
+counting = sb.commands.run("n=0; while true; do n=$((n+1)); echo $n >/tmp/count; sleep 0.1; done", background=True)
+time.sleep(0.5)
+ready = sb.create_snapshot(name="ready")
+copies = [Sandbox.create(name, timeout=60, envs={"ADDED": "yes"}) for name in ("ready", ready.snapshot_id)]
+for copy in copies:
+    before = int(copy.files.read("/tmp/count"))
+    assert counting.pid in [p.pid for p in copy.commands.list()], copy.commands.list()
+    time.sleep(0.5)
+    assert int(copy.files.read("/tmp/count")) > before >= 1
+    assert copy.files.read("kept.txt") == "kept" and copy.commands.run("echo $ADDED").stdout == "yes\n"
+    copy.kill()
+try:
+    Sandbox.create("ready", timeout=60, network={"allow_out": ["one.test"], "deny_out": ["0.0.0.0/0"]})
+    raise AssertionError("another network")
+except SandboxException as e:
+    assert "has the egress of the sandbox" in str(e), e
+assert Sandbox.delete_snapshot("ready") is True
 sb.kill()
 assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
 assert Sandbox.delete_snapshot(snapshot.snapshot_id) is False
