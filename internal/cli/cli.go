@@ -99,7 +99,7 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		&cobra.Group{ID: command.GroupLook, Title: "Look:"}, &cobra.Group{ID: command.GroupHost, Title: "This machine:"})
 	root.AddCommand(
 		sandbox.RunCommand(a), sandbox.CreateCommand(a), process.ExecCommand(a), process.CodeCommand(a), process.ShellCommand(a), sandbox.CpCommand(a), sandbox.ToolCommand(a),
-		job.Command(a), job.ProgramCommand(a), workspace.SnapshotCommand(a), network.RecordingCommand(a), skill.Command(a), workspace.CommitCommand(a), workspace.RollbackCommand(a),
+		job.Command(a), job.ProgramCommand(a), workspace.SnapshotCommand(a, sandbox.WarmCommand(a)), network.RecordingCommand(a), skill.Command(a), workspace.CommitCommand(a), workspace.RollbackCommand(a),
 		sandbox.HoldCommand(a), sandbox.PauseCommand(a), sandbox.SuspendCommand(a), sandbox.ForkCommand(a), sandbox.ResumeCommand(a), sandbox.HeartbeatCommand(a), sandbox.ExtendCommand(a),
 		sandbox.StopCommand(a), sandbox.KillCommand(a), sandbox.RmCommand(a),
 		process.StartCommand(a), process.PsCommand(a), process.AttachCommand(a), process.StdinCommand(a), process.SignalCommand(a), process.WaitCommand(a), process.PortForwardCommand(a), network.PortCommand(a), network.EndpointCommand(a),

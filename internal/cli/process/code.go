@@ -42,34 +42,39 @@ func codeRunCommand(a *command.CLI) *cobra.Command {
 	var r api.CodeRequest
 	var timeout time.Duration
 	var env []string
-	var save string
+	var save, snapshot string
 	c := &cobra.Command{
-		Use:   "run [flags] SANDBOX [CODE]",
+		Use:   "run [flags] SANDBOX [CODE]\n  cloche code run [flags] --snapshot NAME [CODE]",
 		Short: "Run code in a context",
 		Long: `Run code in a context and print its output, its result and its error. CODE is
 read from stdin if it is missing or "-". Without --context the code runs in the
 default context of the language, which the first run creates.
+
+With --snapshot the code runs in a new sandbox that starts from a snapshot, and
+is removed afterwards. A snapshot of "cloche snapshot warm" has a context that
+has imported modules.
 
 --save writes pictures and other results that are no text to files in a
 directory. With --json each event is one document. An interrupt here interrupts
 the code. The exit status is 1 if the code fails.`,
 		Example: `  cloche code run box 'import math; math.pi'
   cloche code run --save plots box < analysis.py
-  cloche code run --language r box 'summary(cars)'`,
-		Args:              cobra.RangeArgs(1, 2),
+  cloche code run --language r box 'summary(cars)'
+  cloche code run --snapshot science 'numpy.pi'`,
+		Args: func(c *cobra.Command, args []string) error {
+			if snapshot != "" {
+				return command.Between(0, 1, "the code alone, because --snapshot creates the sandbox")(c, args)
+			}
+			return command.Between(1, 2, "a sandbox, and the code")(c, args)
+		},
 		ValidArgsFunction: a.CompleteSandboxes,
 		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) == 2 && args[1] != "-" {
-				r.Code = args[1]
-			} else {
-				code, err := io.ReadAll(io.LimitReader(a.Stdio.In, maxCode+1))
-				if err != nil {
-					return err
-				}
-				if len(code) > maxCode {
-					return api.Invalid("code", "the code has more than %d bytes", maxCode)
-				}
-				r.Code = string(code)
+			code := args
+			if snapshot == "" {
+				code = args[1:]
+			}
+			if err := readCode(a, code, &r.Code); err != nil {
+				return err
 			}
 			if c.Flags().Changed("timeout") {
 				r.TimeoutMS = new(timeout.Milliseconds())
@@ -79,20 +84,51 @@ the code. The exit status is 1 if the code fails.`,
 				return err
 			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
-				out := codeOutput{a: a, streams: a.Output(false), save: save}
-				if err := conn.RunCode(ctx, args[0], r, out.event); err != nil {
+				if snapshot == "" {
+					return RunCode(ctx, a, conn, args[0], r, save)
+				}
+				held, err := conn.Hold(ctx, api.SandboxSpec{Snapshot: snapshot, Transient: true}, nil)
+				if err != nil {
 					return err
 				}
-				return out.end()
+				defer held.Close()
+				return RunCode(ctx, a, conn, held.Sandbox.ID, r, save)
 			})
 		},
 	}
+	c.Flags().StringVar(&snapshot, "snapshot", "", "run in a new sandbox that starts from this snapshot, a `NAME` or an id")
 	c.Flags().StringVar(&r.Context, "context", "", "run in the context with this `ID`")
 	c.Flags().StringVar(&r.Language, "language", "", "run in the default context of this `LANGUAGE` (default python)")
 	c.Flags().StringArrayVarP(&env, "env", "e", nil, "set a variable for this run, as `NAME=VALUE` or a NAME that is set here (repeatable)")
 	c.Flags().DurationVar(&timeout, "timeout", 0, "interrupt the code after this `duration`; 0 is no limit")
 	c.Flags().StringVar(&save, "save", "", "write results that are no text to files in this `DIRECTORY`")
 	return c
+}
+
+// readCode reads the code from its argument, or from stdin without one and for "-".
+func readCode(a *command.CLI, args []string, to *string) error {
+	if len(args) == 1 && args[0] != "-" {
+		*to = args[0]
+		return nil
+	}
+	code, err := io.ReadAll(io.LimitReader(a.Stdio.In, maxCode+1))
+	if err != nil {
+		return err
+	}
+	if len(code) > maxCode {
+		return api.Invalid("code", "the code has more than %d bytes", maxCode)
+	}
+	*to = string(code)
+	return nil
+}
+
+// RunCode runs code in a sandbox and prints what comes of it. If the code fails, it returns the exit status 1.
+func RunCode(ctx context.Context, a *command.CLI, conn *command.Connection, ref string, r api.CodeRequest, save string) error {
+	out := codeOutput{a: a, streams: a.Output(false), save: save}
+	if err := conn.RunCode(ctx, ref, r, out.event); err != nil {
+		return err
+	}
+	return out.end()
 }
 
 // codeOutput prints the events of one run.

@@ -13,8 +13,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/terminal"
 )
 
-// SnapshotCommand is "cloche snapshot".
-func SnapshotCommand(a *command.CLI) *cobra.Command {
+// SnapshotCommand is "cloche snapshot", with more verbs.
+func SnapshotCommand(a *command.CLI, more ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
 		Short: "Manage snapshots of files and memory",
@@ -28,6 +28,7 @@ snapshot with memory: a sandbox that starts from that continues the processes.`,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(snapshotCreateCommand(a), snapshotListCommand(a), snapshotInspectCommand(a), snapshotRemoveCommand(a))
+	c.AddCommand(more...)
 	return c
 }
 
@@ -62,7 +63,7 @@ refuses, are refused.`,
 				req.Scope = api.SnapshotMemory
 			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error {
-				return makeSnapshot(ctx, a, conn, args[0], req)
+				return CreateSnapshot(ctx, a, conn, args[0], req)
 			})
 		},
 	}
@@ -73,7 +74,8 @@ refuses, are refused.`,
 	return c
 }
 
-func makeSnapshot(ctx context.Context, a *command.CLI, conn *command.Connection, ref string, req api.SnapshotRequest) error {
+// CreateSnapshot creates a snapshot of a sandbox, and prints its name and what was left out.
+func CreateSnapshot(ctx context.Context, a *command.CLI, conn *command.Connection, ref string, req api.SnapshotRequest) error {
 	p := command.StartProgress(a.Stdio.Err, a.ShowProgress(), "making a snapshot of "+ref)
 	snap, err := conn.CreateSnapshot(ctx, ref, req)
 	p.Stop()

@@ -16,24 +16,15 @@ import (
 func Complete(asked, whole api.SandboxSpec) (api.SandboxSpec, error) {
 	out := whole
 	out.Name, out.Snapshot, out.IdempotencyKey, out.Naming, out.Labels = asked.Name, asked.Snapshot, asked.IdempotencyKey, asked.Naming, asked.Labels
-	out.Transient, out.AutoResume = asked.Transient, asked.AutoResume || whole.AutoResume && !asked.Transient
-	out.Persistent, out.OnExpiry = cmp.Or(asked.Persistent, whole.Persistent), cmp.Or(asked.OnExpiry, whole.OnExpiry)
-	if asked.Transient && asked.OnExpiry == "" {
-		out.OnExpiry = ""
-	}
+	out.Persistent, out.Transient, out.OnExpiry, out.AutoResume = asked.Persistent, asked.Transient, asked.OnExpiry, asked.AutoResume
+	out.Limits.LifetimeMS, out.Limits.IdleMS = asked.Limits.LifetimeMS, asked.Limits.IdleMS
+	out.Limits.TimeoutMS = cmp.Or(asked.Limits.TimeoutMS, whole.Limits.TimeoutMS)
+	out.Limits.MaxOutputBytes = cmp.Or(asked.Limits.MaxOutputBytes, whole.Limits.MaxOutputBytes)
 	out.Env = maps.Clone(whole.Env)
 	if len(asked.Env) > 0 && out.Env == nil {
 		out.Env = map[string]string{}
 	}
 	maps.Copy(out.Env, asked.Env)
-	for _, l := range []struct{ to, from *int64 }{
-		{&out.Limits.LifetimeMS, &asked.Limits.LifetimeMS},
-		{&out.Limits.IdleMS, &asked.Limits.IdleMS},
-		{&out.Limits.TimeoutMS, &asked.Limits.TimeoutMS},
-		{&out.Limits.MaxOutputBytes, &asked.Limits.MaxOutputBytes},
-	} {
-		*l.to = cmp.Or(*l.from, *l.to)
-	}
 	if asked.Profile == whole.Profile {
 		asked.Profile = ""
 	}
@@ -51,7 +42,7 @@ func Complete(asked, whole api.SandboxSpec) (api.SandboxSpec, error) {
 	asked.Limits.LifetimeMS, asked.Limits.IdleMS, asked.Limits.TimeoutMS, asked.Limits.MaxOutputBytes = 0, 0, 0, 0
 	if field, err := firstField(asked); err != nil || field != "" {
 		return out, api.Invalid(field, "a sandbox that continues from the memory of a snapshot has the %s of the sandbox that the snapshot was made of", field).
-			WithHint("leave it out; it can have a name, labels, env, times and output limits of its own").WithCause(err)
+			WithHint("leave it out; it can have a name, labels, env, a lease and output limits of its own").WithCause(err)
 	}
 	return out, nil
 }

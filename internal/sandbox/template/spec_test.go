@@ -12,7 +12,7 @@ import (
 func whole() api.SandboxSpec {
 	return api.SandboxSpec{
 		Name: "old", Profile: "agent", Image: "python", Network: api.NetworkOn, Egress: &api.Egress{Allow: []string{"a.test"}}, Env: map[string]string{"A": "1", "B": "1"},
-		Limits: api.Limits{MemoryBytes: 1 << 30, LifetimeMS: 1000, MaxOutputBytes: 10}, Labels: map[string]string{"of": "old"}, OnExpiry: api.ExpirySuspend, AutoResume: true,
+		Limits: api.Limits{MemoryBytes: 1 << 30, LifetimeMS: 1000, IdleMS: 500, TimeoutMS: 5, MaxOutputBytes: 10}, Labels: map[string]string{"of": "old"}, OnExpiry: api.ExpirySuspend, AutoResume: true,
 		Persistent: new(false), User: "user",
 	}
 }
@@ -24,14 +24,13 @@ func TestComplete(t *testing.T) {
 	}, whole())
 	want := whole()
 	want.Name, want.Snapshot, want.IdempotencyKey, want.Labels, want.Persistent = "new", "s", "k", map[string]string{"of": "new"}, new(true)
-	want.Env, want.Limits.IdleMS = map[string]string{"A": "1", "B": "2"}, 7
+	want.Env, want.Limits.LifetimeMS, want.Limits.IdleMS = map[string]string{"A": "1", "B": "2"}, 0, 7
+	want.OnExpiry, want.AutoResume = "", false
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
-	// One that ends with its connection is not suspended.
-	got, err = template.Complete(api.SandboxSpec{Transient: true}, whole())
-	if err != nil || got.AutoResume || got.OnExpiry != "" || !got.Transient || got.Name != "" || got.Labels != nil {
-		t.Errorf("a transient one is %+v, %v", got, err)
+	if got, err = template.Complete(api.SandboxSpec{Limits: api.Limits{TimeoutMS: 6}}, whole()); err != nil || got.Limits.TimeoutMS != 6 || got.Name != "" || got.Labels != nil {
+		t.Errorf("got %+v, %v", got, err)
 	}
 	if w := whole(); w.Env["B"] != "1" {
 		t.Error("the environment of the old one has changed")
