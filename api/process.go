@@ -20,6 +20,10 @@ type ProcessSpec struct {
 	// OnFull says what happens to output that the daemon does not read out of the sandbox. Empty
 	// is OnFullDrop.
 	OnFull OnFull `json:"on_full,omitempty"`
+	// RestoreSignal is the name of a signal, such as "USR1", that the process gets each time it continues
+	// from saved memory: after a resume, in a fork and in a sandbox that starts from a snapshot with memory.
+	// A process that does not handle it may end by it. Empty means no signal.
+	RestoreSignal string `json:"restore_signal,omitempty"`
 }
 
 // Restart is a restart policy. The process keeps its ID, its log and the log's offsets. Each run

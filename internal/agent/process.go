@@ -44,6 +44,7 @@ func (c *Client) StartProcess(ctx context.Context, p Process) (api.Process, erro
 	x.Input = len(p.Stdin) > 0
 	req := wire.Request{Op: wire.OpStart, Exec: x, Managed: &wire.Managed{
 		Name: p.Spec.Name, OpenStdin: p.Spec.OpenStdin, Restart: p.Spec.Restart, Ready: p.Spec.Ready, OnFull: p.Spec.OnFull,
+		RestoreSignal: api.SignalNumber(p.Spec.RestoreSignal),
 	}}
 	var err error
 	if x.Key, err = key(req, p.Stdin); err != nil {

@@ -171,7 +171,7 @@ func TestContractHoldsInAnswers(t *testing.T) {
 		{"POST", sb + "/resume", "", js, "{}", 409}, {"POST", sb + "/suspend", "", "", "", 200},
 		{"POST", sb + "/suspend", "", "", "", 409}, {"POST", sb + "/resume", "", "", "", 200}, {"POST", sb + "/fork", "", js, `{"names":["forked"]}`, 200}, {"POST", sb + "/fork", "x=y", js, "{}", 400},
 		{"POST", sb + "/processes", "", js, `{"exec_id":"one","name":"web","argv":["cat"],"open_stdin":true,"restart":{"policy":"on-failure","max_restarts":3},
-			"ready":{"http":{"port":80,"path":"/"}},"on_full":"block"}`, 201},
+			"ready":{"http":{"port":80,"path":"/"}},"on_full":"block","restore_signal":"USR1"}`, 201},
 		{"POST", sb + "/processes", "", js, `{"exec_id":"one","argv":["echo"]}`, 409},
 		{"POST", sb + "/processes", "", js, `{"argv":["missing"]}`, 422},
 		{"GET", sb + "/processes", "", "", "", 200},

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 	"time"
@@ -79,11 +80,10 @@ func processName(s *api.ProcessSpec) *api.Error {
 }
 
 func processOutput(s *api.ProcessSpec) *api.Error {
-	switch s.OnFull {
-	case "":
-		s.OnFull = api.OnFullDrop
-	case api.OnFullDrop, api.OnFullBlock:
-	default:
+	if s.RestoreSignal != "" && api.SignalNumber(s.RestoreSignal) == 0 {
+		return api.Invalid("restore_signal", "there is no signal %s", rules.Quote(s.RestoreSignal)).WithHint("such as USR1")
+	}
+	if s.OnFull = cmp.Or(s.OnFull, api.OnFullDrop); s.OnFull != api.OnFullDrop && s.OnFull != api.OnFullBlock {
 		return api.Invalid("on_full", "there is no way %s to go on when the output is full", rules.Quote(string(s.OnFull))).WithHint("drop or block")
 	}
 	return nil

@@ -63,6 +63,7 @@ func TestProcessRefusals(t *testing.T) {
 	}{
 		"id":              {id, want{invalid, "exec_id", "", "../up"}},
 		"name":            {spec{Name: "a\x1b[2J"}, want{invalid, "name", "", ""}},
+		"restore signal":  {spec{RestoreSignal: "SIGUSR1"}, want{invalid, "restore_signal", "", "such as USR1"}},
 		"on full":         {spec{OnFull: "wait"}, want{invalid, "on_full", "", "drop or block"}},
 		"no policy":       {restart(api.Restart{}), want{invalid, "restart.policy", "", "on-failure"}},
 		"restarts":        {restart(api.Restart{Policy: "always", MaxRestarts: -1}), want{invalid, "restart.max_restarts", "", ""}},

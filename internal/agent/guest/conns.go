@@ -215,6 +215,7 @@ func (a *Agent) renew(p *session.Call, r *wire.Renew) error {
 	if r.Hostname != "" {
 		_ = unix.Sethostname([]byte(r.Hostname)) // not allowed everywhere
 	}
+	a.procs.Restored()
 	return p.Done(nil)
 }
 

@@ -413,6 +413,8 @@ type Managed struct {
 	Restart   *api.Restart   `json:"restart,omitempty"`
 	Ready     *api.Readiness `json:"ready,omitempty"`
 	OnFull    api.OnFull     `json:"on_full,omitempty"`
+	// RestoreSignal is the number of the signal that the process gets at an [OpRenew]; 0 means no signal.
+	RestoreSignal int `json:"restore_signal,omitempty"`
 }
 
 // Follow chooses what an OpFollow sends.

@@ -18,6 +18,7 @@ import (
 // startFlags are the flags of "start" as they were typed.
 type startFlags struct {
 	id, name, restart, onFull        string
+	restoreSignal                    string
 	readyLog, readyHTTP, readyWithin string
 	readyPort                        int
 	tty, openStdin, waitReady        bool
@@ -96,6 +97,7 @@ func (f *startFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.readyWithin, "ready-timeout", "", "report it as not ready after this `duration`; it continues (default 5m)")
 	flags.BoolVar(&f.waitReady, "wait-ready", false, "wait until it is ready")
 	flags.StringVar(&f.onFull, "on-full", "", "what to do with output that isn't read: `drop|block` (default drop: the oldest is lost)")
+	flags.StringVar(&f.restoreSignal, "restore-signal", "", "send it this `SIGNAL`, such as USR1, when it continues from saved memory (resume, fork, snapshot)")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE` for the process, or NAME to use its value from this environment (repeatable)")
 	flags.StringVarP(&f.cwd, "cwd", "w", "", "the working directory inside (default the sandbox's)")
 	flags.StringVar(&f.phase, "phase", "", command.PhaseUsage)
@@ -109,9 +111,9 @@ func (f *startFlags) register(flags *pflag.FlagSet) {
 func (f *startFlags) spec(a *command.CLI, set func(string) bool) (api.ProcessSpec, error) {
 	spec := api.ProcessSpec{
 		ExecRequest: api.ExecRequest{ExecID: f.id, Cwd: f.cwd, User: f.user, Phase: f.phase},
-		Name:        f.name, OpenStdin: f.openStdin, OnFull: api.OnFull(f.onFull),
+		Name:        f.name, OpenStdin: f.openStdin, OnFull: api.OnFull(f.onFull), RestoreSignal: strings.TrimPrefix(strings.ToUpper(f.restoreSignal), "SIG"),
 	}
-	err := command.CheckText("spec", f.id, f.name, f.cwd, f.user, f.phase)
+	err := command.CheckText("spec", f.id, f.name, f.cwd, f.user, f.phase, f.restoreSignal)
 	if err != nil {
 		return spec, err
 	}

@@ -730,6 +730,8 @@ class ProcessSpec(TypedDict, total=False):
     ready: Readiness
     on_full: Literal["drop", "block"]
     """What to do with output that isn't read from the sandbox: drop the oldest, or block the process."""
+    restore_signal: str
+    """The name of a signal, such as USR1, that the process gets each time it continues from saved memory."""
 
 
 class _RestartMust(TypedDict):

@@ -38,6 +38,7 @@ type managed struct {
 	line        *regexp.Regexp // of a readiness by log
 	timeout     time.Duration  // of readiness
 	interval    time.Duration
+	restored    int // the signal that it gets when it continues from saved memory, or 0
 
 	mu      sync.Mutex
 	matcher *matcher // of the present run, nil when there is nothing to look for
@@ -53,7 +54,10 @@ func millis(n int64, or time.Duration) time.Duration {
 
 // newManaged checks what a start says beside the program.
 func newManaged(m *wire.Managed, ownPort int) (*managed, error) {
-	d := &managed{name: m.Name, policy: api.RestartNever, ready: m.Ready}
+	d := &managed{name: m.Name, policy: api.RestartNever, ready: m.Ready, restored: m.RestoreSignal}
+	if m.RestoreSignal != 0 && api.SignalName(m.RestoreSignal) == "" {
+		return nil, api.Invalid("restore_signal", "signal %d does not exist", m.RestoreSignal)
+	}
 	switch m.OnFull {
 	case "", api.OnFullDrop, api.OnFullBlock:
 	default:

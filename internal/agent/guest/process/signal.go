@@ -4,6 +4,7 @@ package process
 
 import (
 	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -55,6 +56,24 @@ func (ps *Manager) Signal(id string, number int, scope api.SignalScope, forestal
 		return errEnded(id)
 	}
 	return err
+}
+
+// Restored signals the processes that want to know that they continue from saved memory.
+func (ps *Manager) Restored() {
+	ps.mu.Lock()
+	all := slices.Clone(ps.order)
+	ps.mu.Unlock()
+	for _, p := range all {
+		if p.managed == nil || p.managed.restored == 0 {
+			continue
+		}
+		p.mu.Lock()
+		r, state := p.run, p.state
+		p.mu.Unlock()
+		if r != nil && !state.Ended() && state != api.ProcessBackoff {
+			_ = ps.table.signal(r.child, unix.Signal(p.managed.restored), false) // it may have ended meanwhile
+		}
+	}
 }
 
 // signalTree signals what a run has started and still runs.

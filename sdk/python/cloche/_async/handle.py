@@ -148,7 +148,7 @@ class AsyncSandboxHandle:
     ) -> AsyncProcess:
         """Starts a command and returns when it has been executed. Its output is read from the result
         as it comes. `process` holds what else a process may be: ``open_stdin``, ``tty``, ``restart``,
-        ``ready``, ``on_full``."""
+        ``ready``, ``on_full``, ``restore_signal``."""
         return await self._start({**(process or {}), **command(cmd, args)}, timeout, given)
 
     async def start_shell(

@@ -149,7 +149,7 @@ class SandboxHandle:
     ) -> Process:
         """Starts a command and returns when it has been executed. Its output is read from the result
         as it comes. `process` holds what else a process may be: ``open_stdin``, ``tty``, ``restart``,
-        ``ready``, ``on_full``."""
+        ``ready``, ``on_full``, ``restore_signal``."""
         return self._start({**(process or {}), **command(cmd, args)}, timeout, given)
 
     def start_shell(
