@@ -125,7 +125,7 @@ func (c *creation) record(ctx context.Context) error {
 	// Where it takes time, it takes it beside the steps before the start.
 	c.executable = c.e.executables.open(ctx, c.plan.DieWithParent)
 	if c.plan.Memory != nil {
-		c.memory = c.e.checkMemory(ctx, c.plan.Memory)
+		c.memory = c.e.checkMemory(ctx, c.plan.Memory, c.plan.Mounts)
 		c.undo.Add(c.memory.close)
 	}
 	// Where they are is not the same in every daemon's life.

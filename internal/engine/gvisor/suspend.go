@@ -34,6 +34,8 @@ type memoryNote struct {
 	GVisor string `json:"gvisor"`
 	// Sums are the SHA-256 checksums of memoryFiles, in hex.
 	Sums [len(memoryFiles)]string `json:"sums"`
+	// Files are the files of mounts that were open.
+	Files []hostFile `json:"files,omitempty"`
 }
 
 // Suspend implements engine.Suspender. gVisor's own end after a save would also end a sandbox that could not be saved,
@@ -115,6 +117,9 @@ func (i *instance) saveMemory(ctx context.Context, dir string) (m engine.Memory,
 		return m, unsaved(i.rec.ID, err)
 	}
 	note := memoryNote{GVisor: i.e.version}
+	if note.Files, err = hostFiles(i.sentry.ID.PID); err != nil {
+		return m, err
+	}
 	m.Dir = dir
 	// The disk writes while the checksums are made.
 	synced := make(chan error, 1)
@@ -165,7 +170,7 @@ func sumOf(ctx context.Context, f *os.File) (size int64, sum string, err error) 
 }
 
 // openMemory opens the files that a sandbox continues from. They are read again by the sentry, from the same descriptors.
-func (e *Engine) openMemory(ctx context.Context, m *engine.Memory) (files []*os.File, err error) {
+func (e *Engine) openMemory(ctx context.Context, m *engine.Memory, mounts []engine.Mount) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(files)
@@ -178,6 +183,9 @@ func (e *Engine) openMemory(ctx context.Context, m *engine.Memory) (files []*os.
 	if note.GVisor != e.version {
 		return nil, api.Errorf(api.CodeUnsupported, "the memory of the sandbox was saved by gVisor %.40q, and this cloche has %.40q", note.GVisor, e.version).
 			WithHint("resume it with the cloche that suspended it").WithCause(engine.ErrMemoryRefused)
+	}
+	if err := compareHostFiles(note.Files, mounts); err != nil {
+		return nil, err
 	}
 	for n, name := range memoryFiles {
 		f, err := os.OpenFile(filepath.Join(m.Dir, name), os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -208,11 +216,11 @@ type checked struct {
 }
 
 // checkMemory begins to open and check the files of a memory. The caller calls close.
-func (e *Engine) checkMemory(ctx context.Context, m *engine.Memory) *checked {
+func (e *Engine) checkMemory(ctx context.Context, m *engine.Memory, mounts []engine.Mount) *checked {
 	k := &checked{done: make(chan struct{})}
 	go func() {
 		defer close(k.done)
-		k.files, k.err = e.openMemory(ctx, m)
+		k.files, k.err = e.openMemory(ctx, m, mounts)
 	}()
 	return k
 }
