@@ -152,7 +152,7 @@ func TestEveryGoalNamesSubjects(t *testing.T) {
 		recordReplaced, createOnDisk, createInMemory, createOnDiskNative, createInMemoryNative,
 		cliExec, poolTaken, poolCold, poolMounts, poolMountsCold, poolNetwork, poolNetworkCold, poolExec, poolCLI,
 		versionExec, otherExec, versionCreate, otherCreate, versionBuild, otherBuild,
-		suspendWake, suspendCold, forkMany, forkPause, runCode, runCodeNative, kernelInside, kernelNative, e2bCreate, e2bRun, ourCreate, ourRun, pageURL, pageForward, buildCached, fileUp, fileDown, serverUp, serverDown,
+		suspendWake, suspendCold, memoryCreate, memoryCold, sleepersWake, forkMany, forkPause, runCode, runCodeNative, kernelInside, kernelNative, e2bCreate, e2bRun, ourCreate, ourRun, pageURL, pageForward, buildCached, fileUp, fileDown, serverUp, serverDown,
 	}
 	bridged := &endpointBench{bridged: map[string]*client.Sandbox{}}
 	for _, engine := range endpointEngines() {

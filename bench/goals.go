@@ -53,6 +53,8 @@ func goals() []goal {
 		{what: "512 MiB in through the link, against runsc's own stack (50 %)", subject: linkDown, metric: total, peer: runscDown, maxRatio: 2},
 		{what: "512 MiB out through the link, against runsc's own stack (50 %)", subject: linkUp, metric: total, peer: runscUp, maxRatio: 2},
 		{what: "an answer of a suspended interpreter, against starting it cold", subject: suspendWake, metric: total, peer: suspendCold, maxRatio: 0.5},
+		{what: "a web app of 64 MiB from a snapshot with memory, against starting it", subject: memoryCreate, metric: total, peer: memoryCold, maxRatio: 0.2},
+		{what: "a request to one of 1,000 suspended", subject: sleepersWake, metric: total, maxMS: 100},
 		{what: "20 forks that answer", subject: forkMany, metric: total, maxMS: 900},
 		{what: "the pause of the parent of a fork", subject: forkPause, metric: total, maxMS: 50},
 		{what: "the same by the clock", subject: suspendWake, metric: total, maxMS: 110},

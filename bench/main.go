@@ -59,7 +59,7 @@ func parse(args []string) (options, error) {
 	fs.IntVar(&o.idle, "idle", 10, "idle sandboxes that memory is averaged over")
 	fs.IntVar(&o.dense, "dense", 1000, "idle sandboxes of each engine that the group load makes")
 	fs.IntVar(&o.many, "many", 200, "native sandboxes that are made at once, counted and weighed")
-	fs.StringVar(&only, "only", "", "run only the groups that match this `regexp` (build, create, pool, field, load, exec, process, image, workspace, tar, snapshot, suspend, record, egress, endpoint, native, clients, memory, against) and write no files")
+	fs.StringVar(&only, "only", "", "run only the groups that match this `regexp` (build, create, pool, field, load, exec, process, image, workspace, tar, snapshot, suspend, sleepers, record, egress, endpoint, native, clients, memory, against) and write no files")
 	fs.StringVar(&o.name, "name", "latest", "name of the file of raw samples")
 	fs.BoolVar(&o.install, "install", false, "install the peers with apt-get first")
 	fs.BoolVar(&o.check, "check", false, "run the short form: measure only what SPEC.md has a band for, and fail if a ratio is outside of it")
@@ -113,7 +113,7 @@ func run(ctx context.Context, args []string) (err error) {
 	groups := []struct {
 		name string
 		run  func(context.Context) error
-	}{{"build", b.build}, {"create", b.create}, {"pool", b.pool}, {"field", b.field}, {"load", b.load}, {"exec", b.exec}, {"process", b.process}, {"image", b.images}, {"workspace", b.workspace}, {"snapshot", b.snapshots}, {"suspend", b.suspend}, {"record", b.records}, {"egress", b.egress}, {"endpoint", b.endpoints}, {"native", b.native}, {"clients", b.clients}, {"memory", b.memory}, {"tar", b.tar}, {"against", b.versions}}
+	}{{"build", b.build}, {"create", b.create}, {"pool", b.pool}, {"field", b.field}, {"load", b.load}, {"exec", b.exec}, {"process", b.process}, {"image", b.images}, {"workspace", b.workspace}, {"snapshot", b.snapshots}, {"suspend", b.suspend}, {"sleepers", b.sleepers}, {"record", b.records}, {"egress", b.egress}, {"endpoint", b.endpoints}, {"native", b.native}, {"clients", b.clients}, {"memory", b.memory}, {"tar", b.tar}, {"against", b.versions}}
 	for _, g := range groups {
 		if o.only != nil && !o.only.MatchString(g.name) {
 			continue

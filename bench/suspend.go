@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/bench/sleepers"
 	"github.com/cloche-dev/cloche/client"
 )
 
@@ -25,6 +26,17 @@ const (
 	forkSuspended = "fork a suspended sandbox into 20 → all interpreters' answers"
 	forkPause     = "pause of the parent of a fork, an interpreter of 64 MiB"
 	forkPauseMore = "pause of the parent of a fork, and 512 MiB more"
+	memoryCreate  = "create from a snapshot with memory, a web app of 64 MiB → first 200"
+	memoryCold    = "create, start the web app of 64 MiB → first 200"
+)
+
+// Subjects of the group sleepers: registered sandboxes of a small web app, awake of which run.
+const (
+	sleepersMake = "create one of 1,000 from a snapshot with memory, and suspend it"
+	sleepersWake = "request to a suspended one of 1,000, 50 of which run → its answer"
+	sleepersEach = "4 such requests at once → the slowest answer"
+	registered   = 1000
+	awake        = 50
 )
 
 // manyForks is how many forks are many.
@@ -129,11 +141,98 @@ func (b *bench) suspend(ctx context.Context) (err error) {
 		return err
 	}
 	b.report.Series = append(b.report.Series, series...)
-	if err := b.forks(ctx, c, sb, answer); err != nil {
+	if err := errors.Join(b.forks(ctx, c, sb, answer), b.fromMemory(ctx, p.app)); err != nil {
 		return err
 	}
 	b.report.judge(goals())
 	return nil
+}
+
+// fromMemory measures creates from a snapshot with memory.
+func (b *bench) fromMemory(ctx context.Context, app *app) (err error) {
+	c := app.client
+	sb, err := sleepers.Start(ctx, c, app.spec(), "64")
+	if err != nil {
+		return err
+	}
+	snap, err := c.CreateSnapshot(ctx, sb.ID, api.SnapshotRequest{Scope: api.SnapshotMemory})
+	if err = errors.Join(err, sb.Remove(context.WithoutCancel(ctx))); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.RemoveSnapshot(context.WithoutCancel(ctx), snap.ID)) }()
+	timed := func(create func(context.Context) (*client.Sandbox, error)) func(context.Context) (measure, error) {
+		return func(ctx context.Context) (m measure, err error) {
+			began := time.Now()
+			sb, err := create(ctx)
+			if err != nil {
+				return m, err
+			}
+			count, err := sleepers.Get(ctx, c, sb.ID)
+			m.First = time.Since(began)
+			m.Total = m.First
+			if err == nil && count != 1 {
+				err = fmt.Errorf("the web app has had %d requests", count)
+			}
+			return m, errors.Join(err, sb.Remove(context.WithoutCancel(ctx)))
+		}
+	}
+	series, err := rounds(ctx, b.n, []subject{
+		{name: memoryCreate, how: "Create over the socket and one request by DialPort", run: timed(func(ctx context.Context) (*client.Sandbox, error) {
+			return c.Create(ctx, api.SandboxSpec{Snapshot: snap.ID})
+		})},
+		{name: memoryCold, how: "Create and Start, in a ready sandbox, and the same request", run: timed(func(ctx context.Context) (*client.Sandbox, error) {
+			return sleepers.Start(ctx, c, app.spec(), "64")
+		})},
+	}, b.missing)
+	b.report.Series = append(b.report.Series, series...)
+	return err
+}
+
+// sleepers measures wakes among many suspended sandboxes. Each answer shows whether something of the sandbox was lost.
+func (b *bench) sleepers(ctx context.Context) (err error) {
+	p, err := b.need(ctx)
+	if err != nil {
+		return err
+	}
+	if p.app == nil {
+		return errors.New("the daemon does not run")
+	}
+	c := p.app.client
+	first, err := sleepers.Start(ctx, c, p.app.spec(), "0")
+	if err != nil {
+		return err
+	}
+	snap, err := c.CreateSnapshot(ctx, first.ID, api.SnapshotRequest{Scope: api.SnapshotMemory})
+	if err = errors.Join(err, first.Remove(context.WithoutCancel(ctx))); err != nil {
+		return err
+	}
+	set := sleepers.New(c, snap.ID, awake)
+	wake := func(n int) func(context.Context) (measure, error) {
+		return func(ctx context.Context) (m measure, err error) {
+			m.First, m.Total, err = set.Wake(ctx, n)
+			return m, err
+		}
+	}
+	defer func() {
+		err = errors.Join(err, set.Remove(context.WithoutCancel(ctx)), c.RemoveSnapshot(context.WithoutCancel(ctx), snap.ID))
+	}()
+	series, err := rounds(ctx, registered-warmups, []subject{{name: sleepersMake, how: "Create and Suspend over the socket", run: func(ctx context.Context) (m measure, err error) { m.First, m.Total, err = set.Add(ctx); return m, err }}}, b.missing)
+	b.report.Series = append(b.report.Series, series...)
+	if err != nil {
+		return err
+	}
+	series, err = rounds(ctx, b.n*20, []subject{{name: sleepersWake, how: "DialPort and one request; the sandbox that was asked first of 50 is suspended before, not timed", run: wake(1)}}, b.missing)
+	b.report.Series = append(b.report.Series, series...)
+	if err != nil {
+		return err
+	}
+	series, err = rounds(ctx, b.n*5, []subject{{name: sleepersEach, how: "the fastest as first, and the slowest", run: wake(4)}}, b.missing)
+	b.report.Series = append(b.report.Series, series...)
+	if err != nil {
+		return err
+	}
+	b.report.judge(goals())
+	return set.Lost(ctx)
 }
 
 // forks measures forks of a sandbox with an interpreter, which answer asks and checks.

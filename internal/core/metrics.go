@@ -41,11 +41,17 @@ func (s *Service) tally() metrics.Tally {
 	ctx, cancel := context.WithTimeout(context.Background(), measureTimeout) //nolint:forbidigo // a collector has no context: bounded by itself
 	defer cancel()
 	t := metrics.Tally{Sandboxes: map[metrics.Placed]int{}, Uses: map[string]metrics.Use{}, ImageBytes: -1, HomeBytes: -1, HomeFreeBytes: -1}
-	states, active := s.opts.Sandboxes.Tally()
+	states, suspended, active := s.opts.Sandboxes.Tally()
 	for p, n := range states {
 		t.Sandboxes[metrics.Placed(p)] = n
 	}
-	t.Active = active
+	t.Active, t.SuspendedBytes = active, suspended
+	if list, err := s.opts.Snapshots.List(func(string) bool { return true }); err == nil {
+		t.Snapshots = len(list)
+		for _, snap := range list {
+			t.SnapshotBytes += snap.SizeBytes
+		}
+	}
 	t.Starting, t.Queued = s.opts.Sandboxes.Starting()
 	for _, u := range s.opts.Sandboxes.Uses(ctx) {
 		t.Uses[u.ID] = metrics.Use{Engine: u.Engine, CPU: u.CPU, MemoryBytes: u.MemoryBytes, InBytes: u.NetworkInBytes, OutBytes: u.NetworkOutBytes}

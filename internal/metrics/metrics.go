@@ -50,6 +50,9 @@ type Tally struct {
 	Uses map[string]Use
 	// Pools count what engines keep ready, by the name of the engine.
 	Pools map[string]api.PoolCounts
+	// SuspendedBytes is the saved memory of suspended sandboxes on the disk. SnapshotBytes is the size of all Snapshots.
+	SuspendedBytes, SnapshotBytes int64
+	Snapshots                     int
 	// ImageBytes is what images occupy, HomeBytes the size of the filesystem of the home
 	// and HomeFreeBytes what it has left; -1 is not known.
 	ImageBytes, HomeBytes, HomeFreeBytes int64

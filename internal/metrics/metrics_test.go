@@ -39,7 +39,7 @@ func full() *Set {
 		used += time.Second
 		return Tally{
 			Sandboxes: map[Placed]int{{api.StateRunning, "gvisor"}: 3, {api.StatePaused, "native"}: 1}, Starting: 2, Queued: 5,
-			Active: map[string]int64{"model": 4}, ImageBytes: 7, HomeBytes: 100, HomeFreeBytes: 50,
+			Active: map[string]int64{"model": 4}, ImageBytes: 7, SuspendedBytes: 11, Snapshots: 2, SnapshotBytes: 12, HomeBytes: 100, HomeFreeBytes: 50,
 			Uses: map[string]Use{"sb-secret": {Engine: "gvisor", CPU: used, MemoryBytes: 1 << 20, InBytes: 5, OutBytes: 6}, "sb-other": {Engine: "gvisor", MemoryBytes: 1 << 20}},
 		}
 	}, Redact: func(s string) string { return strings.ReplaceAll(s, "hunter2", "***") }})
@@ -81,6 +81,7 @@ func TestText(t *testing.T) {
 		`cloche_http_request_seconds_count{route="GET /v1/sandboxes/{ref}",status="200"} 1`, `cloche_http_request_seconds_count{route="none",status="404"} 1`,
 		`cloche_sandboxes_memory_bytes{engine="gvisor"} 2.097152e+06`, `cloche_sandboxes_cpu_seconds_total{engine="gvisor"} 3`,
 		`cloche_sandboxes_network_bytes_total{direction="out",engine="gvisor"} 6`, `cloche_images_bytes 7`, `cloche_home_free_bytes 50`,
+		`cloche_suspended_bytes 11`, `cloche_snapshots 2`, `cloche_snapshots_bytes 12`,
 	} {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("no %s in\n%s", want, got)

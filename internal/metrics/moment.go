@@ -11,7 +11,7 @@ import (
 type moment struct {
 	set *Set
 
-	build, sandboxes, starting, queued, active, memory, cpu, network, pool, poolBytes, poolUses, images, home, free *prometheus.Desc
+	build, sandboxes, starting, queued, active, memory, cpu, network, pool, poolBytes, poolUses, suspended, snapshots, snapBytes, images, home, free *prometheus.Desc
 
 	mu sync.Mutex
 	// total is by engine: a sandbox that ended, or does not answer, makes none fall.
@@ -37,6 +37,9 @@ func newMoment(s *Set) *moment {
 		pool:      d("cloche_pool_ready", "Sandboxes that are kept ready for the next requests.", "engine"),
 		poolBytes: d("cloche_pool_memory_bytes", "Memory of the sandboxes that are kept ready.", "engine"),
 		poolUses:  d("cloche_pool_requests_total", "Requests that took a ready sandbox, found none of their kind, or asked for what a sandbox has to start with.", "engine", "outcome"),
+		suspended: d("cloche_suspended_bytes", "What the memory of suspended sandboxes occupies on disk."),
+		snapshots: d("cloche_snapshots", "Snapshots of files and of memory."),
+		snapBytes: d("cloche_snapshots_bytes", "What snapshots occupy on disk."),
 		images:    d("cloche_images_bytes", "What images occupy on disk."),
 		home:      d("cloche_home_size_bytes", "The size of the filesystem where Cloche keeps its state."),
 		free:      d("cloche_home_free_bytes", "What that filesystem has left."),
@@ -45,7 +48,7 @@ func newMoment(s *Set) *moment {
 
 // Describe implements prometheus.Collector.
 func (m *moment) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.build, m.sandboxes, m.starting, m.queued, m.active, m.memory, m.cpu, m.network, m.pool, m.poolBytes, m.poolUses, m.images, m.home, m.free} {
+	for _, d := range []*prometheus.Desc{m.build, m.sandboxes, m.starting, m.queued, m.active, m.memory, m.cpu, m.network, m.pool, m.poolBytes, m.poolUses, m.suspended, m.snapshots, m.snapBytes, m.images, m.home, m.free} {
 		out <- d
 	}
 }
@@ -60,6 +63,9 @@ func (m *moment) Collect(out chan<- prometheus.Metric) {
 	gauge(m.build, 1, m.set.opts.Version)
 	gauge(m.starting, float64(t.Starting))
 	gauge(m.queued, float64(t.Queued))
+	gauge(m.suspended, float64(t.SuspendedBytes))
+	gauge(m.snapshots, float64(t.Snapshots))
+	gauge(m.snapBytes, float64(t.SnapshotBytes))
 	for name, c := range t.Pools {
 		gauge(m.pool, float64(c.Ready), name)
 		gauge(m.poolBytes, float64(c.MemoryBytes), name)

@@ -272,7 +272,7 @@ func TestTally(t *testing.T) {
 	if _, err := m.Pause(t.Context(), operator, "b"); err != nil {
 		t.Fatal(err)
 	}
-	states, active := m.Tally()
+	states, _, active := m.Tally()
 	if len(states) != 2 || states[sandbox.Placed{State: api.StateRunning, Engine: "fake"}] != 2 || states[sandbox.Placed{State: api.StatePaused, Engine: "fake"}] != 1 || len(active) != 0 {
 		t.Errorf("counted %v, %v", states, active)
 	}

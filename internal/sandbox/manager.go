@@ -485,16 +485,17 @@ type Placed struct {
 // Starting says how many sandboxes are being created now, and how many wait for that.
 func (m *Manager) Starting() (starting, queued int) { return m.limiter.Counts() }
 
-// Tally counts the sandboxes on record by their state and engine, and by the name of
-// their endpoint the requests that go on.
-func (m *Manager) Tally() (states map[Placed]int, active map[string]int64) {
+// Tally counts the sandboxes on record by their state and engine, the bytes of saved memory, and by the
+// name of their endpoint the requests that go on.
+func (m *Manager) Tally() (states map[Placed]int, suspendedBytes int64, active map[string]int64) {
 	states, active = map[Placed]int{}, map[string]int64{}
 	for _, s := range m.all() {
 		info := s.snapshot()
 		states[Placed{info.State, info.Engine}]++
+		suspendedBytes += info.MemoryBytes
 		s.endpoints.Active(active)
 	}
-	return states, active
+	return states, suspendedBytes, active
 }
 
 // hasEnded reports whether nothing of a sandbox runs any more.
