@@ -102,6 +102,10 @@ func (s *Service) decideAll(ctx context.Context, caller Caller, req policy.Reque
 	if req.Facts, err = s.facts(ctx, caller, &req.Spec, rules); err != nil {
 		return policy.Permit{}, err
 	}
+	if snap := req.Facts.Snapshot; req.Setup != nil && snap != nil && snap.Scope == api.SnapshotMemory {
+		return policy.Permit{}, api.Invalid("setup.egress", "snapshot %s has memory: its programs continue under the rules of the sandbox that it was made of", snap.Name).
+			WithHint("leave the egress of setup out, or use a snapshot of files")
+	}
 	return policy.Decide(req, caller, rules)
 }
 

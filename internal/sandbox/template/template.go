@@ -67,6 +67,9 @@ func In(dir string) *Template { return &Template{dir} }
 // WriteRecord completes a template that outlives the daemon: it stores the record of the parent, as it was at the capture,
 // and waits until that and what was kept are on the disk.
 func (t *Template) WriteRecord(r *record.Record, kept Kept) error {
+	if err := hostfile.SyncDirAt(t.Memory()); err != nil { // its files are, since the suspend
+		return fmt.Errorf("write template: %w", err)
+	}
 	for _, name := range kept {
 		err := hostfile.SyncTree(filepath.Join(t.dir, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
