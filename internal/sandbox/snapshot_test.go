@@ -45,6 +45,7 @@ func (w *fixture) read(path string) string {
 	return string(b)
 }
 
+// permitSnapshot asks policy, as core does.
 func permitSnapshot(t testing.TB, req api.SnapshotRequest) policy.SnapshotPermit {
 	t.Helper()
 	p, err := policy.DecideSnapshot(req, policy.SnapshotFacts{}, testRules)
@@ -54,7 +55,7 @@ func permitSnapshot(t testing.TB, req api.SnapshotRequest) policy.SnapshotPermit
 	return p
 }
 
-// kept are the snapshots on disk, whole or not.
+// kept are the snapshots on disk, with those that are not complete.
 func (w *fixture) kept() []string {
 	w.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(w.dir, "snapshots", policy.LocalTenant))
