@@ -22,6 +22,15 @@ type peers struct {
 	bwrap  string
 }
 
+// needDaemon is need for a group that measures a daemon of Cloche's.
+func (b *bench) needDaemon(ctx context.Context) (*peers, error) {
+	p, err := b.need(ctx)
+	if err == nil && p.app == nil {
+		err = errors.New("the daemon does not run")
+	}
+	return p, err
+}
+
 // need starts each missing peer. It is called at the begin of a group, so
 // that a build is timed before anything else runs.
 func (b *bench) need(ctx context.Context) (*peers, error) {

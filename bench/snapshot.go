@@ -37,12 +37,9 @@ os.sync()
 // snapshots measures how long a sandbox is paused for a snapshot, and what it
 // costs to begin with one.
 func (b *bench) snapshots(ctx context.Context) (err error) {
-	p, err := b.need(ctx)
+	p, err := b.needDaemon(ctx)
 	if err != nil {
 		return err
-	}
-	if p.app == nil {
-		return errors.New("the daemon does not run")
 	}
 	c := p.app.client
 	spec := p.app.spec()

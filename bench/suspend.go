@@ -82,12 +82,9 @@ func ask(ctx context.Context, sb *client.Sandbox) (string, error) {
 
 // suspend measures suspends to the disk and what follows them.
 func (b *bench) suspend(ctx context.Context) (err error) {
-	p, err := b.need(ctx)
+	p, err := b.needDaemon(ctx)
 	if err != nil {
 		return err
-	}
-	if p.app == nil {
-		return errors.New("the daemon does not run")
 	}
 	c := p.app.client
 	sb, err := interpreter(ctx, c, p.app.spec())
@@ -190,12 +187,9 @@ func (b *bench) fromMemory(ctx context.Context, app *app) (err error) {
 
 // sleepers measures wakes among many suspended sandboxes. Each answer shows whether something of the sandbox was lost.
 func (b *bench) sleepers(ctx context.Context) (err error) {
-	p, err := b.need(ctx)
+	p, err := b.needDaemon(ctx)
 	if err != nil {
 		return err
-	}
-	if p.app == nil {
-		return errors.New("the daemon does not run")
 	}
 	c := p.app.client
 	first, err := sleepers.Start(ctx, c, p.app.spec(), "0")

@@ -52,12 +52,9 @@ const (
 // tar compares archives out of a sandbox and into it with what plain tar does with
 // the same directory on the same disk.
 func (b *bench) tar(ctx context.Context) (err error) {
-	p, err := b.need(ctx)
+	p, err := b.needDaemon(ctx)
 	if err != nil {
 		return err
-	}
-	if p.app == nil {
-		return errors.New("the daemon does not run")
 	}
 	spec := p.app.spec()
 	spec.Limits = api.Limits{}

@@ -72,12 +72,9 @@ func writeIn(kind, work string) string { return "write " + work + ", workspace "
 // workspace compares what is written to a workspace that the kernel bounds with
 // what is written to one that is a plain directory.
 func (b *bench) workspace(ctx context.Context) (err error) {
-	p, err := b.need(ctx)
+	p, err := b.needDaemon(ctx)
 	if err != nil {
 		return err
-	}
-	if p.app == nil {
-		return errors.New("the daemon does not run")
 	}
 	setUp, cancel := context.WithTimeout(ctx, 4*runLimit)
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 	"github.com/cloche-dev/cloche/internal/sandbox/remains"
+	"github.com/cloche-dev/cloche/internal/sandbox/usage"
 )
 
 // watch waits for the end of an instance. It runs once for each, owned by the Manager's WaitGroup.
@@ -20,14 +21,14 @@ func (m *Manager) watch(s *live, inst engine.Instance) {
 		return
 	case <-inst.Done():
 	}
-	last := lastOf(inst)
+	last := usage.Ending(inst)
 	end := ending{reason: "the sandbox died without a record of why"}
 	if last.How != "" {
 		end.reason = "the sandbox died: " + agent.PlainText(last.How, process.MaxSaid)
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, callTimeout)
 	defer cancel()
-	if st, ok := stat(ctx, inst); ok && m.sawKills(s, st.OOMKills) {
+	if st, ok := usage.Stat(ctx, inst); ok && m.sawKills(s, st.OOMKills) {
 		end.oom, end.reason = true, "the sandbox's memory limit killed it"
 		if last.How != "" {
 			end.reason += ": " + agent.PlainText(last.How, process.MaxSaid)
@@ -75,14 +76,6 @@ func (e ending) cause() api.TerminalReason {
 	return api.EndedLost
 }
 
-// lastOf is what was seen of the end of an instance that is dead.
-func lastOf(inst engine.Instance) engine.Ending {
-	if mortal, ok := inst.(engine.Mortal); ok {
-		return mortal.Ending()
-	}
-	return engine.Ending{}
-}
-
 // finish marks the instance as ended, once. The caller holds s.mu.
 func (s *live) finish(end ending) {
 	select {
@@ -96,16 +89,6 @@ func (s *live) finish(end ending) {
 		s.ports.Close(true)
 		close(s.ended)
 	}
-}
-
-// stat reads what an instance uses, where its engine can say.
-func stat(ctx context.Context, inst engine.Instance) (engine.Stat, bool) {
-	st, ok := inst.(engine.Statter)
-	if !ok {
-		return engine.Stat{}, false
-	}
-	got, err := st.Stat(ctx)
-	return got, err == nil
 }
 
 // over reports whether nothing runs any more.

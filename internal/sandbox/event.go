@@ -1,10 +1,7 @@
 package sandbox
 
 import (
-	"context"
-
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
 	"github.com/cloche-dev/cloche/internal/sandbox/usage"
 )
@@ -43,12 +40,6 @@ func (m *Manager) sawKills(s *live, kills int64) bool {
 	s.oomSeen = kills
 	m.tell(s, api.EventOOM, "the memory limit killed a process of it")
 	return true
-}
-
-// measure reads what an instance used; afterwards nothing of it is there to ask.
-func measure(ctx context.Context, inst engine.Instance) usage.Last {
-	got, ok := stat(ctx, inst)
-	return usage.Last{Stat: got, Known: ok, At: now()}
 }
 
 // used tells what a sandbox used from its create, start or resume to its end, once.

@@ -139,9 +139,12 @@ func (t *Template) capture(ctx context.Context, s *live) (suspended bool, err er
 		captured := make(chan struct{})
 		t.over = func() { close(captured) }
 		s.mu.Lock()
-		s.captured = captured
+		s.captured, s.capturing = captured, true
 		s.mu.Unlock()
 		if err := t.m.pauser.suspend(context.WithoutCancel(ctx), s, inst, ""); err != nil {
+			s.mu.Lock()
+			s.capturing = false
+			s.mu.Unlock()
 			t.over()
 			return false, err
 		}

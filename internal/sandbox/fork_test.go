@@ -40,6 +40,16 @@ func (w *fixture) fork(m *sandbox.Manager, ref string, names ...string) (forks [
 	return forks, nil
 }
 
+// failAt has each step fail that point names at the time.
+func (w *fixture) failAt(point *string) {
+	w.trap = func(_ context.Context, at string) error {
+		if at == *point {
+			return errWanted
+		}
+		return nil
+	}
+}
+
 // resumes returns what resumes a sandbox after a capture.
 func (w *fixture) resumes(m *sandbox.Manager, ref string) func(context.Context) error {
 	return func(context.Context) error { _, err := w.resume(m, ref); return err }
@@ -140,12 +150,7 @@ func TestFork(t *testing.T) {
 func TestForkFails(t *testing.T) {
 	w := newFixture(t)
 	var point string
-	w.trap = func(_ context.Context, at string) error {
-		if at == point {
-			return errWanted
-		}
-		return nil
-	}
+	w.failAt(&point)
 	m := w.manager(false)
 	w.create(m, "box")
 	for name, faults := range map[string]fake.Faults{
@@ -221,6 +226,38 @@ func TestForkKilled(t *testing.T) {
 			w.runs(t, next, "box")
 		}
 	}
+}
+
+// TestForkKilledSuspended: a daemon that dies when its capture has suspended the sandbox has a successor that resumes it.
+func TestForkKilledSuspended(t *testing.T) {
+	w := newFixture(t)
+	m := w.manager(false)
+	w.create(m, "box")
+	_, err := m.Capture(t.Context(), operator, "box", func(context.Context) error {
+		sandbox.Crash(m)
+		return errWanted
+	})
+	if err == nil {
+		t.Fatal("the capture had no error")
+	}
+	next := w.manager(false)
+	eventually(t, "a sandbox that runs", func() bool {
+		got, err := next.Get(operator, "box")
+		return err == nil && got.State == api.StateRunning
+	})
+	w.runs(t, next, "box")
+	// A suspend that was asked for is not undone.
+	if _, err := next.Suspend(t.Context(), operator, "box"); err != nil {
+		t.Fatal(err)
+	}
+	last := w.restart(next)
+	if got := w.stateOf(last); got != api.StateSuspended {
+		t.Errorf("the sandbox is %s", got)
+	}
+	if _, err := last.Delete(t.Context(), operator, "box"); err != nil {
+		t.Fatal(err)
+	}
+	w.nothingLeft(last)
 }
 
 // TestForkUnderUse: calls that come while the parent is captured wait for that.

@@ -17,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 	"github.com/cloche-dev/cloche/internal/sandbox/retry"
 	"github.com/cloche-dev/cloche/internal/sandbox/template"
+	"github.com/cloche-dev/cloche/internal/sandbox/usage"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -194,7 +195,7 @@ func (h handle) OOMKills(ctx context.Context) int64 {
 	if inst == nil {
 		return 0
 	}
-	st, _ := stat(ctx, inst)
+	st, _ := usage.Stat(ctx, inst)
 	h.m.sawKills(h.s, st.OOMKills)
 	return st.OOMKills
 }

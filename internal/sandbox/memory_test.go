@@ -3,7 +3,6 @@
 package sandbox_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,12 +114,7 @@ func TestSnapshotMemory(t *testing.T) {
 func TestSnapshotMemoryFails(t *testing.T) {
 	w := newFixture(t)
 	var point string
-	w.trap = func(_ context.Context, at string) error {
-		if at == point {
-			return errWanted
-		}
-		return nil
-	}
+	w.failAt(&point)
 	m := w.manager(false)
 	w.create(m, "box")
 	for _, point = range []string{"before hold", "before suspend", "after suspend", "before snapshot"} {

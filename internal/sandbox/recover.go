@@ -16,6 +16,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/template"
+	"github.com/cloche-dev/cloche/internal/sandbox/usage"
 )
 
 // maxParallel bounds the sandboxes that are adopted at once.
@@ -68,6 +69,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 	if err := m.workspaces.sweep(); err != nil {
 		found.errs = append(found.errs, fmt.Errorf("sweep workspaces: %w", err))
 	}
+	m.waker.resumeCaptured()
 	m.reaper.poke()
 	return errors.Join(found.errs...)
 }
@@ -199,7 +201,7 @@ func (rc recovery) adopt(ctx context.Context, id, dir string, r *record.Record) 
 		rc.m.log.Warn("the sandbox was made by an older cloche and cannot do all that this one can; make it again to have that",
 			"sandbox", id, "agent_protocol", version)
 	})
-	if st, ok := stat(ctx, inst); ok {
+	if st, ok := usage.Stat(ctx, inst); ok {
 		s.oomSeen = st.OOMKills
 	}
 	if s.unsettled && s.info.State == api.StateRunning {

@@ -8,6 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/usage"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -57,7 +58,7 @@ func (s *live) measurable() (inst engine.Instance, engineName string, in, out *i
 func (m *Manager) statOf(ctx context.Context, inst engine.Instance) engine.Stat {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
-	got, _ := stat(ctx, inst)
+	got, _ := usage.Stat(ctx, inst)
 	return got
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/undo"
+	"github.com/cloche-dev/cloche/internal/sandbox/usage"
 )
 
 // memoryTimeout bounds how long the memory of a sandbox may take to be saved. It is written to the disk and read once.
@@ -162,7 +163,7 @@ func (pr pauser) putAway(s *live, memory engine.Memory, over string) error {
 func (pr pauser) free(ctx context.Context, s *live, inst engine.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
-	last := measure(ctx, inst)
+	last := usage.Measure(ctx, inst, now())
 	left := byEngine(ctx, inst)
 	err := inst.Close(ctx)
 	left()
@@ -315,19 +316,19 @@ func (c *creation) pinnedRoot(digest string) error {
 func (c *creation) continued(ctx context.Context) error {
 	s := c.s
 	s.mu.Lock()
-	before, memory, lease := s.info, s.memory, s.lease
+	before, memory, lease, capturing := s.info, s.memory, s.lease, s.capturing
 	err := s.move(api.StateRunning, "")
 	if err == nil {
 		resumed := now()
 		s.info.SuspendedAt, s.info.MemoryBytes, s.info.ResumedAt = nil, 0, &resumed
 		s.info.StartMS = time.Since(c.begun).Milliseconds()
-		s.memory = nil
+		s.memory, s.capturing = nil, false
 		s.lease.Resume(now())
 		if s.info.OnExpiry == api.ExpirySuspend {
 			s.lease.Begin(now())
 		}
 		if err = s.save(); err != nil {
-			s.info, s.memory, s.lease = before, memory, lease
+			s.info, s.memory, s.lease, s.capturing = before, memory, lease, capturing
 		}
 	}
 	if err == nil {
@@ -374,6 +375,7 @@ func (pr pauser) removeMemory(s *live) {
 func (pr pauser) recallMemory(s *live, r *record.Record) {
 	if s.info.State == api.StateSuspended {
 		s.memory = &engine.Memory{Dir: filepath.Join(s.dir, directory.Memory), Bytes: s.info.MemoryBytes, Note: r.Memory}
+		s.capturing = r.Captured
 		return
 	}
 	pr.removeMemory(s)

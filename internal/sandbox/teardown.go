@@ -17,6 +17,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/remains"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 	"github.com/cloche-dev/cloche/internal/sandbox/tombstone"
+	"github.com/cloche-dev/cloche/internal/sandbox/usage"
 )
 
 const (
@@ -283,7 +284,7 @@ func (m *Manager) release(ctx context.Context, s *live) error {
 	defer cancel()
 	err := m.at(ctx, "before close")
 	left := byEngine(ctx, inst)
-	last := measure(ctx, inst)
+	last := usage.Measure(ctx, inst, now())
 	if err == nil {
 		err = inst.Close(ctx)
 	}

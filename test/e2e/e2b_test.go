@@ -306,7 +306,7 @@ func TestAttackE2B(t *testing.T) {
 		"a body that is no JSON":          {http.MethodPost, "/v2/sandboxes", `{`, map[string]string{"X-API-Key": acme}, http.StatusBadRequest},
 		"a body without an end":           {http.MethodPost, "/v2/sandboxes", strings.Repeat(" ", 2<<20), map[string]string{"X-API-Key": acme}, http.StatusRequestEntityTooLarge},
 		"a time that is none":             {http.MethodPost, "/v2/sandboxes", `{"templateID":"base","timeout":-1}`, map[string]string{"X-API-Key": acme}, http.StatusBadRequest},
-		"what this server does not do":    {http.MethodPost, "/sandboxes/" + id + "/snapshots", "{}", map[string]string{"X-API-Key": acme}, http.StatusNotImplemented},
+		"what this server does not do":    {http.MethodPost, "/v2/sandboxes", `{"templateID":"base","network":{"httpsPorts":[443]}}`, map[string]string{"X-API-Key": acme}, http.StatusNotImplemented},
 		"a route that does not exist":     {http.MethodGet, "/nowhere", "", map[string]string{"X-API-Key": acme}, http.StatusNotFound},
 	} {
 		status, answer := s.ask(tc.method, tc.path, tc.body, tc.headers)

@@ -2,6 +2,7 @@
 package usage
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -17,6 +18,30 @@ type Last struct {
 	Known bool
 	At    time.Time
 	Net   api.EgressLimits
+}
+
+// Stat reads what an instance uses. It is false for an engine that cannot say, and after an error.
+func Stat(ctx context.Context, inst engine.Instance) (engine.Stat, bool) {
+	st, ok := inst.(engine.Statter)
+	if !ok {
+		return engine.Stat{}, false
+	}
+	got, err := st.Stat(ctx)
+	return got, err == nil
+}
+
+// Measure reads what an instance used, at a time just before its end.
+func Measure(ctx context.Context, inst engine.Instance, at time.Time) Last {
+	got, ok := Stat(ctx, inst)
+	return Last{Stat: got, Known: ok, At: at}
+}
+
+// Ending is what was seen of the end of an instance that is dead.
+func Ending(inst engine.Instance) engine.Ending {
+	if mortal, ok := inst.(engine.Mortal); ok {
+		return mortal.Ending()
+	}
+	return engine.Ending{}
 }
 
 // Of returns what the audit log says of a sandbox, since its create, start or resume.
