@@ -34,7 +34,7 @@ func TestResumeOnChangedHost(t *testing.T) {
 	h.Must("create", "--engine", "gvisor", "--name", "box")
 	program := `import mmap,time
 f = open("` + lib + `", "rb"); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); print(chr(m[0]), flush=True); f.close()
-while True: time.sleep(0.05); n = m[4097]`
+while True: time.sleep(0.05); print(chr(m[4097]), flush=True)`
 	h.Must("start", "--id", "maps", "--ready-log", "A", "--wait-ready", "box", "--", "python3", "-c", program)
 	h.Must("snapshot", "create", "--memory", "--name", "maps", "box")
 	h.Must("suspend", "box")
@@ -66,10 +66,13 @@ while True: time.sleep(0.05); n = m[4097]`
 	}
 	h.Must("resume", "box")
 	h.Must("create", "--snapshot", "maps", "--name", "other")
-	time.Sleep(200 * time.Millisecond) // the programs read what they have mapped meanwhile
 	for _, box := range []string{"box", "other"} {
-		if out := h.Must("ps", box); !strings.Contains(out, "running") && !strings.Contains(out, "ready") {
-			t.Errorf("the program in %s: %s", box, out)
+		lines := func() int { return strings.Count(h.Must("logs", box, "maps"), "A\n") }
+		before := lines()
+		for end := time.Now().Add(20 * time.Second); lines() < before+2; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the program in %s reads no more of what it has mapped: %s", box, h.Must("ps", box))
+			}
 		}
 	}
 	h.Must("rm", "-f", "box", "other")

@@ -100,15 +100,25 @@ assert copy.files.read("kept.txt") == "kept" and copy.commands.list() == []
 copy.kill()
 
 # A snapshot with memory: the programs go on in each sandbox that starts from it.
-counting = sb.commands.run("n=0; while true; do n=$((n+1)); echo $n >/tmp/count; sleep 0.1; done", background=True)
-time.sleep(0.5)
+counting = sb.commands.run("n=0; while true; do n=$((n+1)); echo $n >/tmp/next; mv /tmp/next /tmp/count; sleep 0.1; done", background=True)
+
+
+def counted(box, more_than):
+    """Returns the count of a sandbox when it is larger than a number."""
+    end = time.monotonic() + 30
+    while not box.files.exists("/tmp/count") or int(box.files.read("/tmp/count")) <= more_than:
+        assert time.monotonic() < end, "the program does not count"
+        time.sleep(0.05)
+    return int(box.files.read("/tmp/count"))
+
+
+counted(sb, 0)
 ready = sb.create_snapshot(name="ready")
 copies = [Sandbox.create(name, timeout=60, envs={"ADDED": "yes"}) for name in ("ready", ready.snapshot_id)]
 for copy in copies:
-    before = int(copy.files.read("/tmp/count"))
+    before = counted(copy, 0)
     assert counting.pid in [p.pid for p in copy.commands.list()], copy.commands.list()
-    time.sleep(0.5)
-    assert int(copy.files.read("/tmp/count")) > before >= 1
+    assert counted(copy, before) > before
     assert copy.files.read("kept.txt") == "kept" and copy.commands.run("echo $ADDED").stdout == "yes\n"
     copy.kill()
 try:
