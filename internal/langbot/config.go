@@ -56,6 +56,19 @@ type boxConfig struct {
 		Deny  pathList `json:"deny"`
 	} `json:"network"`
 	SessionTTLSec *whole `json:"session_ttl_sec"`
+	Persistent    struct {
+		// SuspendAfterSec is for how long a persistent session is idle before it is suspended, in seconds. Unset is
+		// the time after which other sessions are ended, and 0 is never.
+		SuspendAfterSec *whole `json:"suspend_after_sec"`
+	} `json:"persistent"`
+}
+
+// suspendAfter is for how long a persistent session is idle before it is suspended; 0 is never.
+func (s *settings) suspendAfter() time.Duration {
+	if n := s.box.Persistent.SuspendAfterSec; n != nil {
+		return time.Duration(*n) * time.Second
+	}
+	return s.ttl
 }
 
 // flexible is a boolean that may be written as a word.
@@ -236,6 +249,9 @@ func (o Options) configure(now map[string]json.RawMessage, given []byte, by said
 		s.ttl = time.Duration(*s.box.SessionTTLSec) * time.Second
 	}
 	s.chooseBackend(o, more, by.source, by.before)
+	if n := s.box.Persistent.SuspendAfterSec; n != nil && *n < 0 {
+		return nil, failed(classValidation, "persistent.suspend_after_sec: it must be 0 at least")
+	}
 	return s, s.paths(o.WorkDir, by.within)
 }
 

@@ -45,6 +45,8 @@ type Sandboxes interface {
 	Create(ctx context.Context, caller core.Caller, spec api.SandboxSpec, progress func(step string)) (api.Sandbox, error)
 	Get(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Stop(ctx context.Context, caller core.Caller, ref string, grace *time.Duration) (api.Sandbox, error)
+	StartSandbox(ctx context.Context, caller core.Caller, ref string, progress func(step string)) (api.Sandbox, error)
 	Remove(ctx context.Context, caller core.Caller, ref string) error
 	Exec(ctx context.Context, caller core.Caller, ref string, req api.ExecRequest) (api.Result, error)
 }

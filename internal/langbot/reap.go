@@ -148,7 +148,7 @@ func (s *Server) recover(ctx context.Context) {
 			created: r.Created, used: time.Now(), processes: map[string]*managed{}, adjusted: r.Adjusted, unenforced: r.Unenforced,
 		}
 		sb, err := s.core.Get(ctx, r.Place.caller(), r.Sandbox)
-		if err != nil || sb.State != api.StateRunning && !sb.State.Held() {
+		if err != nil || sb.State != api.StateRunning && !sb.State.Held() && !x.startable(sb.State) {
 			s.log.Info("a session of an earlier runtime is gone", "session", r.Physical, "state", sb.State)
 			// One that failed is kept, because its data may be needed: a user can
 			// remove it by name.

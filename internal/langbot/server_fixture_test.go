@@ -3,6 +3,7 @@
 package langbot
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,8 +28,9 @@ type fakeCore struct {
 	// weak are the engines below the operator's tier; floors are what that was asked against.
 	weak   map[string]bool
 	floors []string
-	// paused are the paused sandboxes.
-	paused map[string]bool
+	// states are of the sandboxes that do not run, and resumeFails and startFails what a resume and a start of them answer.
+	states                  map[string]api.State
+	resumeFails, startFails error
 	// The verbs on skills are not there.
 	SkillVerbs
 	SkillFileVerbs
@@ -92,16 +94,37 @@ func (f *fakeCore) Get(_ context.Context, c core.Caller, ref string) (api.Sandbo
 	if _, ok := f.live[ref]; !ok || f.tenants[ref] != c.Tenant {
 		return api.Sandbox{}, api.Errorf(api.CodeNotFound, "there is no sandbox %s", ref)
 	}
-	if f.paused[ref] {
-		return api.Sandbox{ID: ref, State: api.StatePaused}, nil
+	return api.Sandbox{ID: ref, State: cmp.Or(f.states[ref], api.StateRunning)}, nil
+}
+
+// becomes has a sandbox be in a state; empty is running.
+func (f *fakeCore) becomes(ref string, state api.State) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.states == nil {
+		f.states = map[string]api.State{}
 	}
-	return api.Sandbox{ID: ref, State: api.StateRunning}, nil
+	f.states[ref] = state
+}
+
+func (f *fakeCore) Stop(ctx context.Context, c core.Caller, ref string, _ *time.Duration) (api.Sandbox, error) {
+	f.becomes(ref, api.StateStopped)
+	return f.Get(ctx, c, ref)
+}
+
+func (f *fakeCore) StartSandbox(ctx context.Context, c core.Caller, ref string, _ func(string)) (api.Sandbox, error) {
+	if f.startFails != nil {
+		return api.Sandbox{}, f.startFails
+	}
+	f.becomes(ref, "")
+	return f.Get(ctx, c, ref)
 }
 
 func (f *fakeCore) Resume(ctx context.Context, c core.Caller, ref string) (api.Sandbox, error) {
-	f.mu.Lock()
-	delete(f.paused, ref)
-	f.mu.Unlock()
+	if f.resumeFails != nil {
+		return api.Sandbox{}, f.resumeFails
+	}
+	f.becomes(ref, "")
 	return f.Get(ctx, c, ref)
 }
 

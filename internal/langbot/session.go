@@ -155,20 +155,48 @@ func (s *Server) reuse(ctx context.Context, x *session, spec *boxSpec) (bool, er
 	if !slices.Equal(x.spec.mounts(), spec.mounts()) {
 		return false, nil
 	}
-	return s.alive(ctx, x), nil
+	return s.alive(ctx, x)
 }
 
-// alive reports whether the sandbox of a session is there to be used. A paused
-// one is resumed.
-func (s *Server) alive(ctx context.Context, x *session) bool {
-	sb, err := s.core.Get(ctx, x.place.caller(), x.sandbox)
+// alive reports whether the sandbox of a session can be used. A paused or suspended one is resumed. The sandbox of a
+// persistent session that has ended, for example by a reboot, is started again with its workspace and its saved root.
+// An error is one that may be gone at the next try: the sandbox is kept.
+func (s *Server) alive(ctx context.Context, x *session) (bool, error) {
+	caller := x.place.caller()
+	sb, err := s.core.Get(ctx, caller, x.sandbox)
 	if err != nil {
-		return false
+		return false, nil //nolint:nilerr // another sandbox takes its place
 	}
 	if sb.State.Held() {
-		sb, err = s.core.Resume(ctx, x.place.caller(), x.sandbox)
+		resumed, err := s.core.Resume(ctx, caller, x.sandbox)
+		if err == nil {
+			return resumed.State == api.StateRunning, nil
+		}
+		if sb.State == api.StatePaused || api.CodeOf(err) != api.CodeState {
+			return false, err
+		}
+		// Its memory is of another version of the engine, or its files have changed. The workspace is kept.
+		s.log.Warn("the memory of a suspended session can't be used: its processes are lost", "session", x.physical, "error", err)
+		if sb, err = s.core.Stop(ctx, caller, x.sandbox, nil); err != nil {
+			return false, err
+		}
 	}
-	return err == nil && sb.State == api.StateRunning
+	if !x.startable(sb.State) {
+		return sb.State == api.StateRunning, nil
+	}
+	switch sb, err = s.core.StartSandbox(ctx, caller, x.sandbox, nil); api.CodeOf(err) {
+	case "":
+		return sb.State == api.StateRunning, nil
+	case api.CodeState, api.CodeUnsupported, api.CodeNotFound: // it can't be started, now or later
+		s.log.Warn("the sandbox of a persistent session can't be started again: a new one takes its place", "session", x.physical, "error", err)
+		return false, nil
+	}
+	return false, err
+}
+
+// startable reports whether a session whose sandbox is in a state continues with a start of it.
+func (x *session) startable(state api.State) bool {
+	return x.spec.Persistent && (state == api.StateStopped || state == api.StateLost)
 }
 
 // create makes a sandbox for a session. The caller holds the lock of its id.
@@ -262,6 +290,9 @@ func (s *Server) without(asked *api.SandboxSpec, e *api.Error) bool {
 	switch {
 	case e.Code != api.CodeUnsupported:
 		return false
+	case e.Field == "on_expiry" || e.Field == "auto_resume":
+		asked.OnExpiry, asked.AutoResume, asked.Limits.IdleMS = "", false, 0 // the engine can't save memory
+		return true
 	case e.Field == "workspace.size_bytes" && asked.Workspace.Quota != api.QuotaMeasured:
 		asked.Workspace.Quota = api.QuotaMeasured // the kernel cannot hold it here
 		return true
@@ -407,6 +438,9 @@ func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) 
 	}
 	if spec.Image == defaultImage {
 		out.Image = ""
+	}
+	if after := s.suspendAfter(); spec.Persistent && after > 0 {
+		out.OnExpiry, out.AutoResume, out.Limits.IdleMS = api.ExpirySuspend, true, after.Milliseconds()
 	}
 	if c.name == "docker" && s.box.Docker.CPULimit != nil && !bool(*s.box.Docker.CPULimit) {
 		out.Limits.CPUs = 64
