@@ -13,6 +13,11 @@ import (
 // verbReload is the audit name of a change of the rules, which is not an operation of the API.
 const verbReload policy.Verb = "reload_policy"
 
+// MaySuspend returns an error if a tenant may not have so many bytes of saved memory.
+func (s *Service) MaySuspend(tenant string, bytes int64) error {
+	return s.rules().CheckSuspended(tenant, bytes)
+}
+
 // UseRules puts new rules into force: they decide every later request. What was granted before
 // stays granted, except for egress: the operator's deny rules apply at once. digest is the file's.
 // If the change cannot be recorded, the rules are not used. The event belongs to no tenant, so only

@@ -246,8 +246,12 @@ func (s *Service) createFromMemory(ctx context.Context, permit policy.Permit, sn
 		o.Egress = &next
 	}
 	sb, err := s.opts.Sandboxes.CreateFromMemory(ctx, o, progress)
-	if e, ok := errors.AsType[*api.Error](err); ok && errors.Is(err, engine.ErrMemoryRefused) {
+	if e, ok := errors.AsType[*api.Error](err); ok && MemoryRefused(err) {
 		err = api.Errorf(e.Code, "snapshot %s: %s", snap.Name, e.Message).WithHint("make a snapshot with memory of a new sandbox").WithCause(err)
 	}
 	return sb, err
 }
+
+// MemoryRefused reports whether a resume failed because the saved memory was changed, or because this daemon cannot continue
+// from it. Another try fails too.
+func MemoryRefused(err error) bool { return errors.Is(err, engine.ErrMemoryRefused) }

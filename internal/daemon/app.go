@@ -120,7 +120,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 	options := sandbox.Options{
 		Dir: h.home.ownerDir(), Owner: owner, Ephemeral: ephemeral, Engines: engines, Images: images,
 		Workspaces: workspaces, Snapshots: snapshots, AgentImage: agentImage(images), Logger: logger,
-		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retentionOf(h.rules.Retention), Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
+		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retentionOf(h.rules.Retention), Suspended: suspendedOf(h.rules.Retention, cfg), MaySuspend: func(tenant string, bytes int64) error { return h.core.MaySuspend(tenant, bytes) }, Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
 		Resume: h.resumeUsed, Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r sandbox.PathDenial) { h.core.Refused(sb, r) },
 		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x api.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isListener,
 		Recordings: recordings, EndpointSockets: endpointSockets(), Pool: poolOf(cfg.Pool, ephemeral),
@@ -324,6 +324,15 @@ func retentionOf(r rules.RetentionRule) retention.Rule {
 	if r.For != nil {
 		// Nothing is kept of what ended a moment ago.
 		out.For = max(time.Duration(*r.For), time.Nanosecond)
+	}
+	return out
+}
+
+// suspendedOf is what is done with the memory of sandboxes that stay suspended.
+func suspendedOf(r rules.RetentionRule, cfg Config) retention.Suspended {
+	out := retention.Suspended{CompressAfter: cfg.CompressAfter}
+	if r.Suspended != nil {
+		out.KeepFor = max(time.Duration(*r.Suspended), time.Nanosecond)
 	}
 	return out
 }

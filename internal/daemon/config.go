@@ -59,6 +59,10 @@ const (
 	keyPoolCeiling = "pool.ceiling"
 	keyPoolMemory  = "pool.memory"
 
+	// How the memory of suspended sandboxes and snapshots is stored.
+	keyCheckpointKey   = "checkpoints.key_file"
+	keyCheckpointAfter = "checkpoints.compress_after"
+
 	// How many sandboxes are made at once, and how many may wait for that.
 	keyMaxStarting = "max_starting"
 	keyMaxQueued   = "max_queued"
@@ -107,6 +111,9 @@ const DefaultPoolCeiling = 4
 
 // defaultPoolMemory is a 32nd of the machine's memory, and 512 MiB at most.
 func defaultPoolMemory() int64 { return min(512<<20, hostfile.Memory()/32) }
+
+// defaultCompressAfter is when the memory of a suspended sandbox is compressed: one that is used again soon is not.
+const defaultCompressAfter = 10 * time.Minute
 
 // settingsFile is the usual settings file, in the home.
 const settingsFile = "settings.yaml"
@@ -188,6 +195,8 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyPoolFloor, Default: []string{"0"}, Check: from(0, rules.MaxPool)},
 		{Name: keyPoolCeiling, Default: []string{strconv.Itoa(DefaultPoolCeiling)}, Check: from(0, rules.MaxPool)},
 		{Name: keyPoolMemory, Default: []string{strconv.FormatInt(defaultPoolMemory(), 10)}, Check: sized},
+		{Name: keyCheckpointKey, Path: true},
+		{Name: keyCheckpointAfter, Default: []string{defaultCompressAfter.String()}, Check: lasts},
 		{Name: keyMaxStarting, Default: []string{strconv.Itoa(policy.DefaultStarting())}, Check: from(1, 4096)},
 		{Name: keyMaxQueued, Default: []string{strconv.Itoa(policy.DefaultQueued)}, Check: from(1, 1_000_000)},
 		{Name: keyDeadlineCall, Default: []string{usual.Call.String()}, Check: lasts},
@@ -347,8 +356,9 @@ func Configure(in ConfigInput) (Configuration, error) {
 			Runtime: textOf(settings, keyPodmanRuntime), RuntimeTier: api.Tier(textOf(settings, keyPodmanTier)),
 			SharesHostFS: docker.Sharing(textOf(settings, keyPodmanShares)),
 		},
-		OCIRuntime: textOf(settings, keyOCIRuntime),
-		Nsjail:     textOf(settings, keyNsjailPath),
+		OCIRuntime:    textOf(settings, keyOCIRuntime),
+		CheckpointKey: textOf(settings, keyCheckpointKey), CompressAfter: durationOf(settings, keyCheckpointAfter),
+		Nsjail: textOf(settings, keyNsjailPath),
 		Pool: Pool{
 			Floor: numberOf(settings, keyPoolFloor), Ceiling: numberOf(settings, keyPoolCeiling), Bytes: sizeOf(settings, keyPoolMemory),
 		},

@@ -52,7 +52,7 @@ func TestConfigure(t *testing.T) {
 		"docker.shares_host_fs=auto default",
 		"podman.host= default", "podman.runtime= default", "podman.runtime_tier=namespace default",
 		"podman.shares_host_fs=auto default", "box.listen= default", "e2b.listen= default", "e2b.profile= default", "e2b.allow= default", "e2b.domain= default", "e2b.api_key=unset default", "e2b.api_url= default", "e2b.sandbox_url= default", "e2b.template= default", "e2b.lifetime=1h0m0s default", "e2b.network_off=confirmed default", "e2b.host_mounts=no default", "ports.listen= default", "ports.url= default", "ports.tls.cert= default", "ports.tls.key= default", "oci.runtime= default",
-		"nsjail.path= default", "pool.floor=0 default", fmt.Sprintf("pool.ceiling=%d default", daemon.DefaultPoolCeiling), fmt.Sprintf("pool.memory=%d default", min(512<<20, hostfile.Memory()/32)), fmt.Sprintf("max_starting=%d default", policy.DefaultStarting()), fmt.Sprintf("max_queued=%d default", policy.DefaultQueued),
+		"nsjail.path= default", "pool.floor=0 default", fmt.Sprintf("pool.ceiling=%d default", daemon.DefaultPoolCeiling), fmt.Sprintf("pool.memory=%d default", min(512<<20, hostfile.Memory()/32)), "checkpoints.key_file= default", "checkpoints.compress_after=10m0s default", fmt.Sprintf("max_starting=%d default", policy.DefaultStarting()), fmt.Sprintf("max_queued=%d default", policy.DefaultQueued),
 		"deadlines.call=1m0s default", "deadlines.change=2m0s default", "deadlines.work=45m0s default", "deadlines.transfer=5m0s default", "deadlines.agent=1m0s default", "policy.max_sandboxes=9 environment",
 	}, "\n")
 	if got := strings.Join(lines, "\n"); got != want || strings.Contains(got, "hunter2") {

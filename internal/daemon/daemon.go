@@ -64,6 +64,11 @@ type Config struct {
 	Box *Box
 	// E2B says how clients of E2B are served.
 	E2B E2B
+	// CheckpointKey is the path of a file of age identities, which encrypt the memory of suspended sandboxes and
+	// snapshots; empty encrypts nothing.
+	CheckpointKey string
+	// CompressAfter is how long after its suspend the memory of a sandbox is compressed; 0 is never.
+	CompressAfter time.Duration
 	// OCIRuntime is the name or the path of the OCI runtime; empty is the first that is
 	// usable.
 	OCIRuntime string

@@ -12,10 +12,13 @@ import (
 	"strconv"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cloche-dev/cloche/internal/agent/embed"
 	"github.com/cloche-dev/cloche/internal/egress/fdstore"
 	"github.com/cloche-dev/cloche/internal/egress/network"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/checkpoint"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/native"
@@ -24,7 +27,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/sandbox"
-	"golang.org/x/sys/unix"
 )
 
 // kernels is the engine that has something ready for its next sandbox.
@@ -75,6 +77,13 @@ func (h *app) openEngines(cfg Config, ephemeral bool) (kernels, []engine.Engine,
 // the executable that its sandboxes are started from.
 func gvisorEngine(h *home, ephemeral bool, cfg Config, log *slog.Logger) (*gvisor.Engine, error) {
 	opts := gvisor.Options{StateDir: h.path("engines", gvisor.Name), KeepDir: h.path("bin"), Warm: !ephemeral, PoolBytes: cfg.Pool.Bytes, Logger: log}
+	if cfg.CheckpointKey != "" {
+		key, err := checkpoint.ReadKey(cfg.CheckpointKey)
+		if err != nil {
+			return nil, err
+		}
+		opts.CheckpointKey = key
+	}
 	gv, err := gvisor.New(opts)
 	if err != nil {
 		return nil, fmt.Errorf("make engine gvisor: %w", err)

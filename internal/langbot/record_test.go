@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/engine"
 )
 
 // TestSessionWithoutRecordIsUndone: a session without a written record does not exist,
@@ -59,7 +60,8 @@ func TestRecordsHoldNoEnvironment(t *testing.T) {
 // has ended is started again. An error that may be gone at the next try takes neither the sandbox nor the session.
 func TestSessionContinues(t *testing.T) {
 	broken := api.Errorf(api.CodeUnavailable, "the disk is full")
-	refused := api.Errorf(api.CodeState, "the memory is of another version")
+	refused := api.Errorf(api.CodeState, "the memory is of another version").WithCause(engine.ErrMemoryRefused)
+	encrypted := api.Errorf(api.CodeState, "the memory is encrypted with another key")
 	for name, c := range map[string]struct {
 		state        api.State
 		transient    bool
@@ -70,6 +72,7 @@ func TestSessionContinues(t *testing.T) {
 		"suspended":                              {state: api.StateSuspended, want: "same"},
 		"a resume that fails":                    {state: api.StateSuspended, resume: broken, want: "BoxBackendUnavailableError: "},
 		"a memory that can't be used":            {state: api.StateSuspended, resume: refused, want: "same"},
+		"a memory without its key":               {state: api.StateSuspended, resume: encrypted, want: "Box"},
 		"stopped":                                {state: api.StateStopped, want: "same"},
 		"lost":                                   {state: api.StateLost, want: "same"},
 		"a start that fails":                     {state: api.StateLost, fail: broken, want: "BoxBackendUnavailableError: "},

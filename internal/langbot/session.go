@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/core"
 )
 
 // session is one sandbox by the name that LangBot has for it. The server's mu guards
@@ -172,7 +173,7 @@ func (s *Server) alive(ctx context.Context, x *session) (bool, error) {
 		if err == nil {
 			return resumed.State == api.StateRunning, nil
 		}
-		if sb.State == api.StatePaused || api.CodeOf(err) != api.CodeState {
+		if sb.State == api.StatePaused || !core.MemoryRefused(err) {
 			return false, err
 		}
 		// Its memory is of another version of the engine, or its files have changed. The workspace is kept.

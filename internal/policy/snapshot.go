@@ -60,8 +60,8 @@ func DecideSnapshot(req api.SnapshotRequest, facts SnapshotFacts, set rules.Rule
 	if err := checkLabels(&decision{spec: api.SandboxSpec{Labels: req.Labels}}); err != nil {
 		return SnapshotPermit{}, err
 	}
-	count, countRule := limitFor(set, facts.Tenant, set.MaxSnapshotsPerTenant, "max_snapshots_per_tenant", "max_snapshots", func(t rules.TenantRule) *int { return t.MaxSnapshots })
-	bytes, bytesRule := limitFor(set, facts.Tenant, set.MaxSnapshotBytesPerTenant, "max_snapshot_bytes_per_tenant", "max_snapshot_bytes", func(t rules.TenantRule) *rules.Size { return t.MaxSnapshotBytes })
+	count, countRule := rules.LimitFor(set, facts.Tenant, set.MaxSnapshotsPerTenant, "max_snapshots_per_tenant", "max_snapshots", func(t rules.TenantRule) *int { return t.MaxSnapshots })
+	bytes, bytesRule := rules.LimitFor(set, facts.Tenant, set.MaxSnapshotBytesPerTenant, "max_snapshot_bytes_per_tenant", "max_snapshot_bytes", func(t rules.TenantRule) *rules.Size { return t.MaxSnapshotBytes })
 	p := SnapshotPermit{
 		valid: true, request: req,
 		maxCount: cmp.Or(count, usualSnapshots),

@@ -58,18 +58,8 @@ func tooMany(rule, format string, args ...any) *api.Error {
 
 // quota returns the maximum number of live sandboxes.
 func quotaOf(r rules.Rules, tenant string) Quota {
-	n, rule := limitFor(r, tenant, r.MaxSandboxesPerTenant, "max_sandboxes_per_tenant", "max_sandboxes", func(t rules.TenantRule) *int { return t.MaxSandboxes })
+	n, rule := rules.LimitFor(r, tenant, r.MaxSandboxesPerTenant, "max_sandboxes_per_tenant", "max_sandboxes", func(t rules.TenantRule) *int { return t.MaxSandboxes })
 	return Quota{Total: max(r.MaxSandboxes, 0), Tenant: max(n, 0), rule: rule}
-}
-
-// limitFor returns a limit for all tenants, or one tenant's own, with its rule.
-func limitFor[T int | rules.Size](r rules.Rules, tenant string, all T, allKey, ownKey string, own func(rules.TenantRule) *T) (T, string) {
-	if t, ok := r.Tenants[tenant]; ok {
-		if v := own(t); v != nil {
-			return *v, "tenants." + tenant + "." + ownKey
-		}
-	}
-	return all, allKey
 }
 
 // Check returns an error if there is no capacity for another sandbox. Only the operator is told the

@@ -78,7 +78,7 @@ func kindOf(w *api.Workspace) string {
 // checkWorkspaceBound finds what enforces the limits of the workspace, or returns why nothing can.
 func checkWorkspaceBound(d *decision) *api.Error {
 	w := d.spec.Workspace
-	spaces, _ := limitFor(d.rules, d.caller.Tenant, d.rules.MaxWorkspacesPerTenant, "max_workspaces_per_tenant", "max_workspaces", func(t rules.TenantRule) *int { return t.MaxWorkspaces })
+	spaces, _ := rules.LimitFor(d.rules, d.caller.Tenant, d.rules.MaxWorkspacesPerTenant, "max_workspaces_per_tenant", "max_workspaces", func(t rules.TenantRule) *int { return t.MaxWorkspaces })
 	d.granted = WorkspaceGrant{Max: max(spaces, 0)}
 	w.Enforced = ""
 	has := d.facts.Workspace

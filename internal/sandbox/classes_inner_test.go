@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -227,19 +226,6 @@ func TestWhatAnImageSaysOfProcesses(t *testing.T) {
 	}
 	if got := (image.Rootfs{}).WorkingDir(); got != "" {
 		t.Errorf("without a configuration: %q", got)
-	}
-	for wanted, asked := range map[string]string{"1001": "", "root": "", "0:0": "", "7": "user"} {
-		c := &creation{s: &live{info: api.Sandbox{User: asked}}}
-		c.takeUser(wanted)
-		want, told := wanted, 0
-		if asked != "" {
-			want = asked
-		} else if os.Geteuid() != 0 && wanted == "1001" {
-			want, told = "root", 1
-		}
-		if c.s.info.User != want || len(c.s.info.Unenforced) != told {
-			t.Errorf("%q where %q was asked for: %q, %v", wanted, asked, c.s.info.User, c.s.info.Unenforced)
-		}
 	}
 }
 

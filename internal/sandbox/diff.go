@@ -65,7 +65,7 @@ func (ls layers) diffRoot(ctx context.Context, s *live) ([]api.Change, error) {
 	if info.ReadOnlyRoot {
 		return nil, nil
 	}
-	list, err := changes.OfRoot(ctx, below, placed(info), func(w io.Writer) error { return ls.writeRoot(ctx, s, w) })
+	list, err := changes.OfRoot(ctx, below, changes.Placed(info, agentTarget), func(w io.Writer) error { return ls.writeRoot(ctx, s, w) })
 	if errors.Is(err, changes.ErrNoImage) {
 		return nil, api.Errorf(api.CodeState, "the image of sandbox %s is not there any more, so there is nothing to compare its root with", s.name).
 			WithHint("take a snapshot of the root instead").WithCause(err)
@@ -86,13 +86,4 @@ func (ls layers) writeRoot(ctx context.Context, s *live, w io.Writer) error {
 		return err
 	}
 	return ls.m.pauser.goOn(ctx, s, write, nil)
-}
-
-// placed are the paths at which Cloche puts something.
-func placed(info api.Sandbox) []string {
-	targets := []string{info.Workspace.Path, agentTarget, "/proc", "/sys", "/dev", "/tmp"}
-	for _, m := range info.Mounts {
-		targets = append(targets, m.Target)
-	}
-	return targets
 }

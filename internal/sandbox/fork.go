@@ -153,7 +153,9 @@ func (t *Template) capture(ctx context.Context, s *live) (suspended bool, err er
 	t.Memory, t.parent = *s.memory, s.record()
 	t.parent.Info = s.look()
 	s.mu.Unlock()
-	if t.Memory.Dir, err = t.files.LinkMemory(t.Memory.Dir); err == nil {
+	release := s.memoryFiles.Hold()
+	t.Memory.Dir, err = t.files.LinkMemory(t.Memory.Dir)
+	if release(); err == nil {
 		err = t.copyFiles(ctx, s)
 	}
 	if err != nil {

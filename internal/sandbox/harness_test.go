@@ -61,8 +61,10 @@ type fixture struct {
 	// log is where they log to, and a nil one is the test's output.
 	log io.Writer
 	// retention and admission are theirs too.
-	retention retention.Rule
-	admission policy.Admission
+	suspended  retention.Suspended
+	maySuspend func(tenant string, bytes int64) error
+	retention  retention.Rule
+	admission  policy.Admission
 	// held: a holder keeps their links over a restart.
 	held bool
 	// ways are the latest Manager's.
@@ -142,6 +144,8 @@ func (w *fixture) newManager(ephemeral bool) *sandbox.Manager {
 		Logger:     logger,
 		Ended:      func(sb api.Sandbox) { w.lost <- sb },
 		Retention:  w.retention,
+		Suspended:  w.suspended,
+		MaySuspend: w.maySuspend,
 		Admission:  w.admission,
 		Resume: func(ctx context.Context, creator policy.Caller, sb api.Sandbox) error {
 			w.mu.Lock()

@@ -66,8 +66,7 @@ type Options struct {
 	// AgentImage returns the EROFS image that holds the agent.
 	AgentImage func(context.Context) (string, error)
 	Logger     *slog.Logger
-	// Ended is told of every sandbox that ended without being asked to. It must
-	// not block.
+	// Ended is told of every sandbox that ended without being asked to. It must not block.
 	Ended func(api.Sandbox)
 	// Events is called for each event, in order for each sandbox. It must not block and must not call the Manager. It can be nil.
 	Events func(api.Event)
@@ -85,6 +84,10 @@ type Options struct {
 	AgentSilence time.Duration
 	// Retention bounds what is kept of ended sandboxes; zero is the default.
 	Retention retention.Rule
+	// Suspended says what is done with the memory of sandboxes that stay suspended; zero is nothing.
+	Suspended retention.Suspended
+	// MaySuspend returns an error if a tenant may not have so many bytes of saved memory. Nil bounds none.
+	MaySuspend func(tenant string, bytes int64) error
 	// Pool is what engines keep ready; what a profile says goes before it. Its User is not used.
 	Pool engine.Pool
 	// Admission bounds how many sandboxes are made at once; zero is the default.
@@ -212,6 +215,7 @@ type live struct {
 
 	// memoryFiles are those of its memory while it is suspended.
 	memoryFiles directory.MemoryFiles
+	compressed  bool // this daemon has compressed them, or has tried to; guarded by mu
 
 	mu   sync.Mutex // guards what follows
 	info api.Sandbox
@@ -322,7 +326,7 @@ func New(opts Options) *Manager {
 	opts.Admission = opts.Admission.Filled()
 	m := &Manager{
 		opts: opts, log: opts.Logger, ctx: ctx, cancel: cancel,
-		deadlineGrace: deadline.Grace, deadlineLook: deadline.Look, agentSilence: cmp.Or(opts.AgentSilence, agentconn.DefaultSilence), limiter: admission.New(opts.Admission), tombstones: tombstone.New(tombstoneDir(opts)),
+		deadlineGrace: deadline.Grace, deadlineLook: deadline.Look, agentSilence: cmp.Or(opts.AgentSilence, agentconn.DefaultSilence), limiter: admission.New(opts.Admission), tombstones: tombstone.New(tombstone.Dir(opts.Dir, opts.Ephemeral)),
 		byID: map[string]*live{}, byName: map[nameKey]*live{}, starting: map[string]int{},
 	}
 	m.assign()

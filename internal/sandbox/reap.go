@@ -226,9 +226,10 @@ func (r reaper) reapDue() (next time.Time) {
 func (r reaper) reapLease(s *live) (next time.Time, ok bool) {
 	t := now()
 	end, ok := s.lease.End(t)
+	stored, discarded := r.m.waker.store(s, t)
 	switch {
-	case s.info.OnExpiry == api.ExpirySuspend && s.info.State == api.StateSuspended:
-		return time.Time{}, false // its next lease begins with the resume
+	case discarded || s.info.OnExpiry == api.ExpirySuspend && s.info.State == api.StateSuspended:
+		return stored, !stored.IsZero() // its next lease begins with the resume
 	case ok && !t.Before(end.At) && r.m.waker.due(s, why{cause: end.Cause, text: end.Reason}):
 		return time.Time{}, false
 	case ok && !t.Before(end.At):
@@ -245,7 +246,10 @@ func (r reaper) reapLease(s *live) (next time.Time, ok bool) {
 			s.lease.Saved = t // not again at once
 		}
 	}
-	return s.lease.Next(t)
+	if next, ok = s.lease.Next(t); !stored.IsZero() && (!ok || stored.Before(next)) {
+		return stored, true
+	}
+	return next, ok
 }
 
 // expire ends a sandbox whose lease is over; what fails is retried.

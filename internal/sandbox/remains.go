@@ -13,24 +13,20 @@ import (
 // remains returns what is left of each kind of resource of a sandbox, in the order of the teardown.
 // err is the error of the attempt, or nil.
 func (m *Manager) remains(s *live, err error) []api.Resource {
-	var failed api.ResourceKind
-	if l, ok := errors.AsType[*remains.Leftover](err); ok {
-		failed = l.Kind
-	}
 	s.mu.Lock()
 	inst, network, named := s.inst, s.network, s.info.Workspace.Name != "" && !s.detached
 	s.mu.Unlock()
 	var runs, group, disk, mounts int
 	if inst != nil {
 		runs, group = 1, 1
-		if _, ok := errors.AsType[*engine.CloseError](err); ok && failed != api.ResourceProcesses || remains.Closed(inst.Done()) {
+		if _, ok := errors.AsType[*engine.CloseError](err); ok && remains.Kind(err) != api.ResourceProcesses || remains.Closed(inst.Done()) {
 			runs = 0 // it says what is left, in the order of Close
 		}
 	}
 	if _, serr := os.Lstat(s.dir); serr == nil {
 		disk, mounts = 1, workspace.MountsBelow(s.dir)
 	}
-	count := map[api.ResourceKind]int{
+	count := remains.Counts{
 		api.ResourceListeners: s.endpoints.Len(), api.ResourceProcesses: runs, api.ResourceCgroup: group,
 		api.ResourceMounts: mounts, api.ResourceDisk: disk,
 	}
@@ -40,13 +36,5 @@ func (m *Manager) remains(s *live, err error) []api.Resource {
 	if named {
 		count[api.ResourceLeases] = 1
 	}
-	var out []api.Resource
-	for _, kind := range api.ResourceKinds() {
-		r := api.Resource{Kind: kind, Remaining: count[kind]}
-		if kind == failed {
-			r.Error, r.Remaining = remains.Said(err), max(r.Remaining, 1)
-		}
-		out = append(out, r)
-	}
-	return out
+	return count.List(err)
 }

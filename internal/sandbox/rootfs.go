@@ -9,6 +9,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/sandbox/record"
+	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
 // resolveImage finds the root filesystem, which was fetched before if it had to
@@ -40,7 +41,7 @@ func (c *creation) resolveImage(ctx context.Context) error {
 		return c.pinnedRoot(root.Digest)
 	}
 	c.s.info.ImageDigest = root.Digest
-	c.takeUser(root.User)
+	stage.TakeUser(&c.s.info, root.User, os.Geteuid() != 0)
 	if dir := root.WorkingDir(); dir != "" && c.permit.CwdOpen() {
 		c.s.info.Cwd, c.makeCwd = dir, !c.s.info.ReadOnlyRoot
 	}
@@ -65,27 +66,6 @@ func (c *creation) nameTemplate() error {
 	}
 	c.s.image = record.Image{Env: map[string]string{"PATH": image.DefaultPath}}
 	return nil
-}
-
-// takeUser gives processes the image's user where the request names none. A
-// daemon without privilege has sandboxes with one id: there an image that wants
-// another user gets root, which all of the image's files are open to, and it is said. The caller holds s.mu.
-func (c *creation) takeUser(wanted string) {
-	if c.s.info.User != "" {
-		return
-	}
-	c.s.info.User = wanted
-	switch wanted {
-	case "root", "0", "0:0", "root:root":
-		return
-	}
-	if os.Geteuid() != 0 {
-		c.s.info.User = "root"
-		c.s.info.Unenforced = append(c.s.info.Unenforced, api.Unenforced{
-			Field:  "user",
-			Reason: "the image wants another user, and a rootless sandbox has one id: its processes are root, which has no rights on the host, unless a user is named",
-		})
-	}
 }
 
 // mountPoints are the paths at which the request puts something.

@@ -12,8 +12,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
-// statsTimeout bounds each question to an engine or an agent: what does not answer is
-// not measured.
+// statsTimeout bounds each question to an engine or an agent: what does not answer is not measured.
 const statsTimeout = 5 * time.Second
 
 // Stats measures what a sandbox uses now.
@@ -30,7 +29,7 @@ func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (
 	inst, _, in, outward := s.measurable()
 	out.NetworkInBytes, out.NetworkOutBytes = in, outward
 	if inst != nil {
-		got := m.statOf(ctx, inst)
+		got := usage.StatIn(ctx, inst, statsTimeout)
 		out.CPUMS, out.MemoryBytes = got.KnownCPUMS(), got.KnownMemory()
 	}
 	var agentBytes *int64
@@ -42,8 +41,7 @@ func (m *Manager) Stats(ctx context.Context, caller policy.Caller, ref string) (
 	return out, nil
 }
 
-// measurable returns what can be measured of a sandbox, and the traffic of its link. Each can be
-// nil.
+// measurable returns what can be measured of a sandbox, and the traffic of its link. Each can be nil.
 func (s *live) measurable() (inst engine.Instance, engineName string, in, out *int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,14 +50,6 @@ func (s *live) measurable() (inst engine.Instance, engineName string, in, out *i
 		in, out = &used.BytesIn, &used.BytesOut
 	}
 	return s.inst, s.info.Engine, in, out
-}
-
-// statOf returns what an instance uses, or zeros.
-func (m *Manager) statOf(ctx context.Context, inst engine.Instance) engine.Stat {
-	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
-	defer cancel()
-	got, _ := usage.Stat(ctx, inst)
-	return got
 }
 
 // usageInside asks the agent for the number of processes and its own memory.
@@ -77,8 +67,7 @@ func (m *Manager) usageInside(ctx context.Context, s *live) (processes, agentByt
 	return &n, engine.Known(own)
 }
 
-// workspaceBytes counts the files of a workspace that is Cloche's, or returns a count that
-// was made a moment ago: a caller who asks often has them counted no more often.
+// workspaceBytes counts the files of a workspace that is Cloche's, or returns a count that was made a moment ago.
 func (wk workspaces) workspaceBytes(s *live, ws api.Workspace) (*int64, *time.Time) {
 	if ws.Volume || ws.Dir != "" {
 		return nil, nil
@@ -89,24 +78,15 @@ func (wk workspaces) workspaceBytes(s *live, ws api.Workspace) (*int64, *time.Ti
 	})
 }
 
-// Use is what a running sandbox has used; 0 is not measured.
-type Use struct {
-	ID, Engine      string
-	CPU             time.Duration
-	MemoryBytes     int64
-	NetworkInBytes  int64
-	NetworkOutBytes int64
-}
-
 // maxMeasured is how many sandboxes are asked at once.
 const maxMeasured = 8
 
 // Uses measures all running sandboxes. What does not answer before ctx ends is not measured.
-func (m *Manager) Uses(ctx context.Context) []Use {
+func (m *Manager) Uses(ctx context.Context) []usage.Use {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, maxMeasured)
-	var out []Use
+	var out []usage.Use
 	for _, s := range m.all() {
 		if s.hasEnded() || s.over() {
 			continue
@@ -118,8 +98,8 @@ func (m *Manager) Uses(ctx context.Context) []Use {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			got := m.statOf(ctx, inst)
-			use := Use{ID: s.id, Engine: name, CPU: got.CPU, MemoryBytes: got.MemoryBytes}
+			got := usage.StatIn(ctx, inst, statsTimeout)
+			use := usage.Use{ID: s.id, Engine: name, CPU: got.CPU, MemoryBytes: got.MemoryBytes}
 			if in != nil {
 				use.NetworkInBytes, use.NetworkOutBytes = *in, *outward
 			}

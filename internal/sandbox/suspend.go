@@ -82,10 +82,17 @@ func (s *live) awaitPause(ctx context.Context) {
 // daemon that dies has a successor that makes it run. over says which time of its lease is over; empty is a request.
 // The caller holds s.ops.
 func (pr pauser) suspend(ctx context.Context, s *live, inst engine.Instance, over string) error {
-	if err := s.settle(api.StateRunning, true); err != nil {
+	err := pr.fits(s, 1)
+	if err == nil {
+		err = s.settle(api.StateRunning, true)
+	}
+	if err != nil {
 		return err
 	}
 	memory, err := pr.saveMemory(ctx, s, inst, over)
+	if err == nil {
+		err = pr.fits(s, memory.Bytes)
+	}
 	if err == nil {
 		err = pr.putAway(s, memory, over)
 	}
@@ -101,6 +108,19 @@ func (pr pauser) suspend(ctx context.Context, s *live, inst engine.Instance, ove
 	s.procs.Suspend(ctx)
 	pr.m.reaper.poke()
 	return nil
+}
+
+// fits returns an error if the tenant of a sandbox may not have more bytes of saved memory. A capture is there for a moment.
+func (pr pauser) fits(s *live, more int64) error {
+	if pr.m.opts.MaySuspend == nil || s.capturing {
+		return nil
+	}
+	for _, other := range pr.m.all() {
+		if other.tenant == s.tenant {
+			more += other.snapshot().MemoryBytes
+		}
+	}
+	return pr.m.opts.MaySuspend(s.tenant, more)
 }
 
 // saveMemory pauses a sandbox and saves it to the disk, with links to its images.
@@ -207,6 +227,7 @@ func (st Starter) ResumeSuspended(ctx context.Context, caller policy.Caller, ref
 	}
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
+	s.memoryFiles.Interrupt()
 	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	defer s.interruptible(cancel)()
@@ -305,7 +326,7 @@ func (c *creation) renew(ctx context.Context) error {
 func (c *creation) pinnedRoot(digest string) error {
 	if digest != c.s.info.ImageDigest {
 		return api.Errorf(api.CodeState, "image %s has changed since sandbox %s was suspended", c.s.info.Image, c.s.name).
-			WithHint("to start it without what its programs had in memory: cloche stop %s, and cloche start %s", c.s.name, c.s.name)
+			WithHint("to start it without what its programs had in memory: cloche stop %s, and cloche start %s", c.s.name, c.s.name).WithCause(engine.ErrMemoryRefused)
 	}
 	c.plan.Root.Image = directory.PinnedImage(c.memory.Dir, directory.RootImage, c.s.image.Path)
 	return nil

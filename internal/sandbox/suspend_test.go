@@ -369,3 +369,35 @@ func TestSuspendDuringSuspend(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSuspendOverTheLimit: a suspend that the rules have no space for is refused before or after the save, and the sandbox runs on.
+func TestSuspendOverTheLimit(t *testing.T) {
+	w := newFixture(t)
+	full := api.Errorf(api.CodeTooMany, "too much saved memory")
+	var held []int64
+	w.maySuspend = func(tenant string, bytes int64) error {
+		held = append(held, bytes)
+		if tenant != policy.LocalTenant || bytes > 30 {
+			return full
+		}
+		return nil
+	}
+	m := w.manager(false)
+	for _, name := range []string{"one", "two"} {
+		w.create(m, name)
+	}
+	sb, err := m.Suspend(t.Context(), operator, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Suspend(t.Context(), operator, "two"); !errors.Is(err, full) {
+		t.Errorf("suspend: %v", err)
+	}
+	two, err := m.Get(operator, "two")
+	if err != nil || two.State != api.StateRunning || len(w.memory(two.ID)) != 0 {
+		t.Errorf("%+v, %v, %v", two, w.memory(two.ID), err)
+	}
+	if want := []int64{1, sb.MemoryBytes, sb.MemoryBytes + 1, 2 * sb.MemoryBytes}; !slices.Equal(held, want) {
+		t.Errorf("it was asked for %d bytes, want %d", held, want)
+	}
+}

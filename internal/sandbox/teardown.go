@@ -114,6 +114,8 @@ type why struct {
 	text  string
 	// by is the caller that requested it, or empty.
 	by string
+	// discards: a saved memory is given up, and not resumed for the stop.
+	discards bool
 }
 
 // whyAsked is why a sandbox ends that a caller wants to end.
@@ -125,7 +127,7 @@ func whyAsked(cause api.TerminalReason, caller policy.Caller) why {
 // which may be nil, runs while it is stopping. What fails is tried again; the error
 // is of what could not be done while the caller waited, and goes on.
 func (m *Manager) end(ctx context.Context, s *live, w why, before func(context.Context)) (api.Sandbox, error) {
-	if before != nil {
+	if before != nil && !w.discards {
 		m.waker.resumeToStop(ctx, s)
 	}
 	defer s.interruptSnapshot()()
@@ -469,14 +471,6 @@ func (m *Manager) erase(ctx context.Context, s *live) error {
 		err = m.at(ctx, "after erase")
 	}
 	return remains.Leaves(api.ResourceDisk, err)
-}
-
-// tombstoneDir is where the store of tombstones has its file; empty is nowhere.
-func tombstoneDir(o Options) string {
-	if o.Ephemeral {
-		return ""
-	}
-	return o.Dir
 }
 
 // tombstone returns what stays known of a sandbox that is being removed.

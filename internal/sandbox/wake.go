@@ -8,6 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
 
@@ -134,6 +135,41 @@ func (w waker) suspend(s *live, over why) {
 		return
 	}
 	w.m.reaper.poke()
+}
+
+// store does what is due for the memory of a suspended sandbox, and returns when to look again; zero is never. The caller holds s.mu.
+func (w waker) store(s *live, t time.Time) (next time.Time, discarded bool) {
+	if s.info.State != api.StateSuspended || s.info.SuspendedAt == nil {
+		s.compressed = false
+		return time.Time{}, false
+	}
+	act, next := w.m.opts.Suspended.Due(*s.info.SuspendedAt, s.compressed, t)
+	switch act {
+	case retention.Compress:
+		s.compressed = true
+		w.m.background(func() { w.compress(s) })
+	case retention.Discard:
+		s.teardown.Step(stage.TeardownDue)
+		over := why{cause: api.EndedIdle, text: "it was suspended for longer than retention.suspended of the policy", discards: true}
+		w.m.background(func() { w.m.reaper.expire(s, over) })
+		return time.Time{}, true
+	}
+	return next, false
+}
+
+// compress compresses the saved memory of a sandbox, unless it is resumed meanwhile.
+func (w waker) compress(s *live) {
+	saved, err := s.memoryFiles.Compress(w.m.ctx, s.dir)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.memory != nil && saved > 0 {
+		s.memory.Bytes -= saved
+		s.info.MemoryBytes = s.memory.Bytes
+		err = errors.Join(err, s.save())
+	}
+	if err != nil && s.memory != nil { // else it was resumed
+		w.m.log.Error("compress the saved memory of a sandbox", "sandbox", s.id, "error", err)
+	}
 }
 
 // pauseLease pauses the idle time of a sandbox that is being suspended, because a save can take longer than that. It returns

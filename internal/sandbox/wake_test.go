@@ -252,3 +252,36 @@ func TestSuspendedHasNoGoroutine(t *testing.T) {
 		}
 	}
 }
+
+// TestSuspendedTooLong: the memory of a sandbox that stays suspended for longer than the rule says is discarded, by the daemon
+// that suspended it or the next one, and the sandbox is stopped without a resume.
+func TestSuspendedTooLong(t *testing.T) {
+	for name, restart := range map[string]bool{"the same daemon": false, "the next daemon": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newFixture(t)
+			if !restart {
+				w.suspended.KeepFor = 200 * time.Millisecond
+			}
+			m := w.manager(false)
+			sb := w.create(m, "box")
+			if _, err := m.Suspend(t.Context(), operator, "box"); err != nil {
+				t.Fatal(err)
+			}
+			if restart {
+				w.suspended.KeepFor = time.Millisecond
+				m = w.restart(m)
+			}
+			eventually(t, "stop", func() bool { return w.stateOf(m) == api.StateStopped })
+			got, err := m.Get(operator, sb.ID)
+			if err != nil || got.TerminalReason != api.EndedIdle || !strings.Contains(got.Reason, "retention.suspended") || got.MemoryBytes != 0 {
+				t.Errorf("%+v, %v", got, err)
+			}
+			if names := w.memory(sb.ID); names != nil {
+				t.Errorf("there is %v", names)
+			}
+			if kinds := w.kinds(); slices.Contains(kinds, "resumed") {
+				t.Errorf("it was resumed: %v", kinds)
+			}
+		})
+	}
+}

@@ -34,6 +34,7 @@ var renames = map[string]string{
 	"internal/egress/network/log.go":          "a log that turns",
 	"internal/engine/gvisor/booted.go":        "a socket",
 	"internal/engine/gvisor/executable.go":    "a copy of the program, which is verified and made again",
+	"internal/engine/checkpoint/encode.go":    "a compressed or encrypted memory, synced",
 	"internal/engine/hostrootfs/image.go":     "an unpacked image, synced",
 	"internal/engine/enginetest/":             "a program that tests run inside",
 	"internal/cli/sandbox/cp.go":              "a file that the user asked for",

@@ -36,9 +36,9 @@ type tarLayer struct {
 	ContainerID string
 }
 
-// checkpoint asks for the memory of the sandbox to be saved. The payload has the files of checkpointFiles. With
+// checkpointing asks for the memory of the sandbox to be saved. The payload has the files of checkpointFiles. With
 // Resume the sandbox does not end with that.
-type checkpoint struct {
+type checkpointing struct {
 	urpc.FilePayload
 	Metadata         map[string]string `json:"metadata"`
 	ExcludeZeroPages bool              `json:"app_mf_exclude_committed_zero_pages"`

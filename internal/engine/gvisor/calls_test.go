@@ -49,7 +49,7 @@ func TestCalls(t *testing.T) {
 		"port": {&portForward{ContainerID: "c", Port: 7}, &boot.PortForwardOpts{ContainerID: "c", Port: 7}},
 		"tar":  {&tarLayer{ContainerID: "c"}, &sentry.TarRootfsUpperLayerOpts{ContainerID: "c"}},
 		"checkpoint": {
-			&checkpoint{Metadata: uncompressed(), ExcludeZeroPages: true, HavePagesFile: true, Resume: true},
+			&checkpointing{Metadata: uncompressed(), ExcludeZeroPages: true, HavePagesFile: true, Resume: true},
 			&sentry.SaveOpts{Metadata: statefile.CompressionLevelNone.ToMetadata(), AppMFExcludeCommittedZeroPages: true, HavePagesFile: true, Resume: true},
 		},
 		"restore":  {&restoration{HavePagesFile: true}, &boot.RestoreOpts{HavePagesFile: true}},

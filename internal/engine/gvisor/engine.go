@@ -18,6 +18,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/cgroup"
+	"github.com/cloche-dev/cloche/internal/engine/checkpoint"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/embed"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
@@ -51,6 +52,8 @@ type Options struct {
 	// PoolBytes is how much memory the booted sandboxes of the pool have at most; 0 is
 	// unlimited.
 	PoolBytes int64
+	// CheckpointKey encrypts the memory that is saved; nil encrypts nothing.
+	CheckpointKey *checkpoint.Key
 	// Logger receives what cannot be returned; nil discards it.
 	Logger *slog.Logger
 }

@@ -4,14 +4,10 @@ package gvisor
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -20,6 +16,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/engine/checkpoint"
 	"github.com/cloche-dev/cloche/internal/engine/lifecycle"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
@@ -34,6 +31,8 @@ type memoryNote struct {
 	GVisor string `json:"gvisor"`
 	// Sums are the SHA-256 checksums of memoryFiles, in hex.
 	Sums [len(memoryFiles)]string `json:"sums"`
+	// Sizes are what memoryFiles contain, in bytes. They may be stored compressed or encrypted.
+	Sizes [len(memoryFiles)]int64 `json:"sizes"`
 	// Files are the files of mounts that were open.
 	Files []hostFile `json:"files,omitempty"`
 }
@@ -98,20 +97,18 @@ func (i *instance) saveMemory(ctx context.Context, dir string) (m engine.Memory,
 		return m, fmt.Errorf("open directory of the memory: %w", err)
 	}
 	defer at.Close()
-	var files []*os.File
-	defer func() { closeAll(files) }()
+	var files []*checkpoint.File
+	payload := urpc.FilePayload{}
+	defer func() { closeAll(payload.Files) }()
 	for _, name := range memoryFiles {
-		if err := at.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return m, fmt.Errorf("remove file of the memory: %w", err)
-		}
-		f, err := at.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		f, err := checkpoint.Create(at, name, i.e.opts.CheckpointKey)
 		if err != nil {
-			return m, fmt.Errorf("make file of the memory: %w", err)
+			return m, err
 		}
-		files = append(files, f)
+		files, payload.Files = append(files, f), append(payload.Files, f.File)
 	}
-	err = i.ctl.callLong(ctx, callCheckpoint, &checkpoint{
-		FilePayload: urpc.FilePayload{Files: files}, Metadata: uncompressed(), ExcludeZeroPages: true, HavePagesFile: true, Resume: true,
+	err = i.ctl.callLong(ctx, callCheckpoint, &checkpointing{
+		FilePayload: payload, Metadata: uncompressed(), ExcludeZeroPages: true, HavePagesFile: true, Resume: true,
 	}, nil)
 	if err != nil {
 		return m, unsaved(i.rec.ID, err)
@@ -122,23 +119,24 @@ func (i *instance) saveMemory(ctx context.Context, dir string) (m engine.Memory,
 	}
 	m.Dir = dir
 	// The disk writes while the checksums are made.
-	synced := make(chan error, 1)
+	stored := make(chan error, 1)
 	go func() {
 		var err error
 		for _, f := range files {
-			err = errors.Join(err, f.Sync())
+			err = errors.Join(err, f.Store(ctx))
 		}
-		synced <- errors.Join(err, hostfile.SyncDirAt(dir))
+		stored <- errors.Join(err, hostfile.SyncDirAt(dir))
 	}()
 	for n, f := range files {
-		var size int64
-		if size, note.Sums[n], err = sumOf(ctx, f); err != nil {
+		if note.Sizes[n], note.Sums[n], err = checkpoint.Sum(ctx, f.File); err != nil {
 			break
 		}
-		m.Bytes += size
 	}
-	if err := errors.Join(err, <-synced); err != nil {
-		return m, fmt.Errorf("write the memory: %w", err)
+	if err := errors.Join(err, <-stored); err != nil {
+		return m, fmt.Errorf("write the memory: %w", unstored(i.rec.ID, err))
+	}
+	for _, f := range files {
+		m.Bytes += f.Stored()
 	}
 	m.Note, err = json.Marshal(note)
 	return m, err
@@ -148,7 +146,7 @@ func (i *instance) saveMemory(ctx context.Context, dir string) (m engine.Memory,
 func unsaved(id string, err error) error {
 	if remote, ok := errors.AsType[urpc.RemoteError](err); ok {
 		if strings.Contains(remote.Message, unix.ENOSPC.Error()) {
-			return api.Errorf(api.CodeNoCapacity, "suspend sandbox %s: the disk is full", id).WithHint("free space where Cloche keeps its state, and try again").WithCause(err)
+			return diskFull(id, err)
 		}
 		return api.Errorf(api.CodeUnsupported, "suspend sandbox %s: gVisor cannot save what it has open: %.300s", id, remote.Message).
 			WithHint("end the program that has it open, or stop the sandbox").WithCause(err)
@@ -156,17 +154,16 @@ func unsaved(id string, err error) error {
 	return err
 }
 
-// sumOf returns the size of a file on the disk, in bytes, and its checksum.
-func sumOf(ctx context.Context, f *os.File) (size int64, sum string, err error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return 0, "", os.NewSyscallError("fstat", err)
+// unstored classifies what kept the saved memory from the disk.
+func unstored(id string, err error) error {
+	if errors.Is(err, unix.ENOSPC) {
+		return diskFull(id, err)
 	}
-	h := sha256.New()
-	if _, err := io.Copy(h, &reader{ctx, io.NewSectionReader(f, 0, st.Size)}); err != nil {
-		return 0, "", fmt.Errorf("read the memory: %w", err)
-	}
-	return st.Blocks * 512, hex.EncodeToString(h.Sum(nil)), nil
+	return err
+}
+
+func diskFull(id string, err error) error {
+	return api.Errorf(api.CodeNoCapacity, "suspend sandbox %s: the disk is full", id).WithHint("free space where Cloche keeps its state, and try again").WithCause(err)
 }
 
 // openMemory opens the files that a sandbox continues from. They are read again by the sentry, from the same descriptors.
@@ -188,24 +185,35 @@ func (e *Engine) openMemory(ctx context.Context, m *engine.Memory, mounts []engi
 		return nil, err
 	}
 	for n, name := range memoryFiles {
-		f, err := os.OpenFile(filepath.Join(m.Dir, name), os.O_RDONLY|unix.O_NOFOLLOW, 0)
-		if err != nil {
+		f, err := checkpoint.Open(ctx, m.Dir, name, e.opts.CheckpointKey, note.Sizes[n])
+		switch {
+		case errors.Is(err, checkpoint.ErrKey):
+			return files, api.Errorf(api.CodeState, "the memory of the sandbox is encrypted, and none of the daemon's keys is the key of it").
+				WithHint("give the daemon that key in the setting checkpoints.key_file").WithCause(err)
+		case errors.Is(err, checkpoint.ErrDamaged):
+			return files, memoryChanged(name).WithCause(errors.Join(engine.ErrMemoryRefused, err))
+		case err != nil:
 			return files, fmt.Errorf("open the memory: %w", err)
 		}
 		files = append(files, f)
 		if m.Checked {
 			continue
 		}
-		_, sum, err := sumOf(ctx, f)
+		_, sum, err := checkpoint.Sum(ctx, f)
 		if err != nil {
 			return files, err
 		}
 		if sum != note.Sums[n] {
-			return files, api.Errorf(api.CodeInternal, "the saved memory of the sandbox has changed: the checksum of its file %q is another", name).
-				WithHint("stop the sandbox and start it again, without what its programs had in memory").WithCause(engine.ErrMemoryRefused)
+			return files, memoryChanged(name)
 		}
 	}
 	return files, nil
+}
+
+// memoryChanged is the error about a file of a memory that is not what was saved.
+func memoryChanged(name string) *api.Error {
+	return api.Errorf(api.CodeInternal, "the saved memory of the sandbox has changed: the checksum of its file %q is another", name).
+		WithHint("stop the sandbox and start it again, without what its programs had in memory").WithCause(engine.ErrMemoryRefused)
 }
 
 // checked are the files of a memory, whose checksums are compared while the sentry boots.

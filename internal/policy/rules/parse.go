@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cloche-dev/cloche/api"
 )
@@ -95,6 +96,9 @@ func ruleCounts(r Rules, report Reporter) {
 	}
 	if f := r.Retention.For; f != nil && *f < 0 {
 		report(api.Invalid("retention.for", "retention.for is negative").WithHint("write a time such as 24h, or 0s to keep nothing"))
+	}
+	if k := r.Retention.Suspended; k != nil && *k < Duration(time.Minute) {
+		report(api.Invalid("retention.suspended", "retention.suspended is less than a minute").WithHint("write a time such as 720h, or leave it out to keep suspended sandboxes without a limit"))
 	}
 }
 

@@ -73,6 +73,8 @@ type Rules struct {
 	MaxSnapshotsPerTenant int `yaml:"max_snapshots_per_tenant"`
 	// MaxSnapshotBytesPerTenant limits their disk space; 0 is 32GiB.
 	MaxSnapshotBytesPerTenant Size `yaml:"max_snapshot_bytes_per_tenant"`
+	// MaxSuspendedBytesPerTenant limits the disk space of the saved memory of each tenant's suspended sandboxes; 0 is 128GiB.
+	MaxSuspendedBytesPerTenant Size `yaml:"max_suspended_bytes_per_tenant"`
 	// MaxWorkspacesPerTenant limits each tenant's named workspaces; 0 is 1000.
 	MaxWorkspacesPerTenant int `yaml:"max_workspaces_per_tenant"`
 	// Tenants have limits of single tenants, which override the general ones.
@@ -103,6 +105,9 @@ type RetentionRule struct {
 	For *Duration `yaml:"for"`
 	// Count is the maximum number of ended sandboxes of all tenants; 0 is 1000.
 	Count int `yaml:"count"`
+	// Suspended is how long a sandbox may stay suspended. Then its saved memory is discarded and it is stopped. Nil is
+	// unlimited.
+	Suspended *Duration `yaml:"suspended"`
 }
 
 // MountRule grants one directory of the host and everything below it that is not blocked.
@@ -231,6 +236,8 @@ type TenantRule struct {
 	// MaxSnapshots and MaxSnapshotBytes limit its snapshots; 0 is the default.
 	MaxSnapshots     *int  `yaml:"max_snapshots"`
 	MaxSnapshotBytes *Size `yaml:"max_snapshot_bytes"`
+	// MaxSuspendedBytes limits the saved memory of its suspended sandboxes; 0 is the default.
+	MaxSuspendedBytes *Size `yaml:"max_suspended_bytes"`
 	// MaxWorkspaces limits its named workspaces; 0 is the default.
 	MaxWorkspaces *int `yaml:"max_workspaces"`
 	// Rate limits its requests.

@@ -198,3 +198,12 @@ func OfRoot(ctx context.Context, below string, hidden []string, write func(io.Wr
 	}
 	return out.list, out.err
 }
+
+// Placed are the paths at which Cloche puts something; agent is the one of the agent's image.
+func Placed(info api.Sandbox, agent string) []string {
+	targets := []string{info.Workspace.Path, agent, "/proc", "/sys", "/dev", "/tmp"}
+	for _, m := range info.Mounts {
+		targets = append(targets, m.Target)
+	}
+	return targets
+}

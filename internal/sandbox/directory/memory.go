@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/cloche-dev/cloche/internal/engine/checkpoint"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -15,7 +17,45 @@ import (
 const oldMemory = "memory.old"
 
 // MemoryFiles are the files of the saved memory of one sandbox. It is safe for concurrent use.
-type MemoryFiles struct{ mu sync.Mutex }
+type MemoryFiles struct {
+	mu sync.Mutex // is held by what changes the files
+
+	compressing sync.Mutex // guards cancel
+	cancel      context.CancelFunc
+}
+
+// Interrupt ends a compression that is in progress: the files are needed. What is compressed by then stays so.
+func (m *MemoryFiles) Interrupt() {
+	m.compressing.Lock()
+	defer m.compressing.Unlock()
+	if m.cancel != nil {
+		m.cancel()
+	}
+}
+
+// Hold keeps the files from being changed until release is called.
+func (m *MemoryFiles) Hold() (release func()) {
+	m.Interrupt()
+	m.mu.Lock()
+	return m.mu.Unlock
+}
+
+// Compress compresses the saved memory of the sandbox of a directory, if there is any, and returns how much less of the disk
+// it needs, in bytes. An interrupted one is an error of the context.
+func (m *MemoryFiles) Compress(ctx context.Context, dir string) (saved int64, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m.compressing.Lock()
+	m.cancel = cancel
+	m.compressing.Unlock()
+	saved, err = checkpoint.Compress(ctx, filepath.Join(dir, Memory), func(name string) bool { return name == RootImage || name == AgentImage })
+	m.compressing.Lock()
+	m.cancel = nil
+	m.compressing.Unlock()
+	return saved, err
+}
 
 // Create makes the empty directory for the memory of the sandbox of a directory, and returns its path.
 func (m *MemoryFiles) Create(dir string) (string, error) {
@@ -31,28 +71,27 @@ func (m *MemoryFiles) Create(dir string) (string, error) {
 
 // Remove removes the saved memory of a sandbox, if there is any. It waits for a removal in the background.
 func (m *MemoryFiles) Remove(dir string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	defer m.Hold()()
 	return removeMemory(dir)
 }
 
 // Retire is Remove of a memory that has been read, by background, which runs a function or returns false. failed gets an
 // error of that.
 func (m *MemoryFiles) Retire(dir string, background func(func()) bool, failed func(error)) {
-	m.mu.Lock()
+	release := m.Hold()
 	err := workspace.RemovePrivate(filepath.Join(dir, oldMemory))
 	if err == nil {
 		err = os.Rename(filepath.Join(dir, Memory), filepath.Join(dir, oldMemory))
 	}
 	if err == nil && background(func() {
-		defer m.mu.Unlock()
+		defer release()
 		if err := removeMemory(dir); err != nil {
 			failed(err)
 		}
 	}) {
 		return
 	}
-	m.mu.Unlock()
+	release()
 	if err != nil {
 		failed(err)
 	}

@@ -64,6 +64,31 @@ func Said(err error) string {
 	return what + "; the daemon's log says why"
 }
 
+// Counts are how much is left of each kind of resource.
+type Counts map[api.ResourceKind]int
+
+// List returns what is left, in the order of the teardown. err is the error of the attempt, or nil.
+func (c Counts) List(err error) []api.Resource {
+	failed := Kind(err)
+	var out []api.Resource
+	for _, kind := range api.ResourceKinds() {
+		r := api.Resource{Kind: kind, Remaining: c[kind]}
+		if kind == failed {
+			r.Error, r.Remaining = Said(err), max(r.Remaining, 1)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// Kind is of what something is left because of err; empty if err does not say.
+func Kind(err error) api.ResourceKind {
+	if l, ok := errors.AsType[*Leftover](err); ok {
+		return l.Kind
+	}
+	return ""
+}
+
 // Closed reports whether a channel is closed.
 func Closed(c <-chan struct{}) bool {
 	select {

@@ -50,3 +50,41 @@ func Select[T any](r Rule, ended []Ended[T], now time.Time) (gone []Ended[T], ne
 	}
 	return ended[:over], next
 }
+
+// Suspended says what is done with the saved memory of a sandbox that stays suspended.
+type Suspended struct {
+	// CompressAfter is when it is compressed; 0 is never.
+	CompressAfter time.Duration
+	// KeepFor is when it is discarded and the sandbox stopped; 0 is never.
+	KeepFor time.Duration
+}
+
+// Action is what is due for a suspended sandbox.
+type Action int
+
+// What can be due.
+const (
+	None Action = iota
+	Compress
+	Discard
+)
+
+// Due returns what is due for a sandbox that has been suspended since a time, and when to ask again. A zero time is never.
+func (r Suspended) Due(since time.Time, compressed bool, now time.Time) (act Action, next time.Time) {
+	if r.KeepFor > 0 {
+		if next = since.Add(r.KeepFor); !now.Before(next) {
+			return Discard, time.Time{}
+		}
+	}
+	if compressed || r.CompressAfter <= 0 {
+		return None, next
+	}
+	at := since.Add(r.CompressAfter)
+	if !now.Before(at) {
+		return Compress, next
+	}
+	if next.IsZero() || at.Before(next) {
+		next = at
+	}
+	return None, next
+}

@@ -49,3 +49,30 @@ func TestSelect(t *testing.T) {
 		t.Errorf("defaults %+v", f)
 	}
 }
+
+func TestSuspended(t *testing.T) {
+	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	after := func(d time.Duration) time.Time { return begun.Add(d) }
+	both := Suspended{CompressAfter: time.Minute, KeepFor: time.Hour}
+	for name, c := range map[string]struct {
+		rule       Suspended
+		compressed bool
+		at         time.Duration
+		want       Action
+		next       time.Time
+	}{
+		"no rule":           {Suspended{}, false, time.Hour, None, time.Time{}},
+		"too early":         {both, false, time.Second, None, after(time.Minute)},
+		"compress":          {both, false, time.Minute, Compress, after(time.Hour)},
+		"compressed":        {both, true, 2 * time.Minute, None, after(time.Hour)},
+		"kept long enough":  {both, false, time.Hour, Discard, time.Time{}},
+		"only kept":         {Suspended{KeepFor: time.Hour}, false, time.Minute, None, after(time.Hour)},
+		"only compressed":   {Suspended{CompressAfter: time.Hour}, false, time.Minute, None, after(time.Hour)},
+		"discarded earlier": {Suspended{CompressAfter: time.Hour, KeepFor: time.Minute}, false, time.Second, None, after(time.Minute)},
+	} {
+		act, next := c.rule.Due(begun, c.compressed, after(c.at))
+		if act != c.want || !next.Equal(c.next) {
+			t.Errorf("%s: %v, %v", name, act, next)
+		}
+	}
+}

@@ -121,3 +121,22 @@ func TestLegalCombinations(t *testing.T) {
 		t.Error("an unknown state is legal")
 	}
 }
+
+// The processes of an image have its user, unless the request names one, or the daemon can give them only root.
+func TestTakeUser(t *testing.T) {
+	for wanted, asked := range map[string]string{"1001": "", "root": "", "0:0": "", "7": "user"} {
+		for _, rootless := range []bool{false, true} {
+			info := api.Sandbox{User: asked}
+			TakeUser(&info, wanted, rootless)
+			want, told := wanted, 0
+			if asked != "" {
+				want = asked
+			} else if rootless && wanted == "1001" {
+				want, told = "root", 1
+			}
+			if info.User != want || len(info.Unenforced) != told {
+				t.Errorf("%q where %q was asked for: %q, %v", wanted, asked, info.User, info.Unenforced)
+			}
+		}
+	}
+}

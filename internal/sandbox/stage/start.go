@@ -36,3 +36,23 @@ func MaySave(info api.Sandbox, recorded bool) error {
 	}
 	return nil
 }
+
+// TakeUser gives processes the image's user if the request names none. A daemon without privilege has sandboxes with one id:
+// there an image that wants another user gets root, which has access to all of the image's files, and the record says so.
+func TakeUser(info *api.Sandbox, wanted string, rootless bool) {
+	if info.User != "" {
+		return
+	}
+	info.User = wanted
+	switch wanted {
+	case "root", "0", "0:0", "root:root":
+		return
+	}
+	if rootless {
+		info.User = "root"
+		info.Unenforced = append(info.Unenforced, api.Unenforced{
+			Field:  "user",
+			Reason: "the image wants another user, and a rootless sandbox has one id: its processes are root, which has no rights on the host, unless a user is named",
+		})
+	}
+}

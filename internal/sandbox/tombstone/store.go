@@ -63,6 +63,14 @@ type Store struct {
 	lines int
 }
 
+// Dir is where the store of an owner's directory has its file; empty is nowhere.
+func Dir(owner string, ephemeral bool) string {
+	if ephemeral {
+		return ""
+	}
+	return owner
+}
+
 // New returns an empty store. It keeps its file in dir; an empty dir keeps nothing on disk.
 func New(dir string) *Store {
 	s := &Store{byID: map[string]*Record{}, byKey: map[tenantKey]*Record{}, plain: map[string][]*Record{}, keyed: map[string][]*Record{}}

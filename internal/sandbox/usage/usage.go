@@ -20,6 +20,15 @@ type Last struct {
 	Net   api.EgressLimits
 }
 
+// Use is what a running sandbox has used; 0 is not measured.
+type Use struct {
+	ID, Engine      string
+	CPU             time.Duration
+	MemoryBytes     int64
+	NetworkInBytes  int64
+	NetworkOutBytes int64
+}
+
 // Stat reads what an instance uses. It is false for an engine that cannot say, and after an error.
 func Stat(ctx context.Context, inst engine.Instance) (engine.Stat, bool) {
 	st, ok := inst.(engine.Statter)
@@ -28,6 +37,14 @@ func Stat(ctx context.Context, inst engine.Instance) (engine.Stat, bool) {
 	}
 	got, err := st.Stat(ctx)
 	return got, err == nil
+}
+
+// StatIn is Stat for at most a time; what the engine does not know by then is zero.
+func StatIn(ctx context.Context, inst engine.Instance, timeout time.Duration) engine.Stat {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	got, _ := Stat(ctx, inst)
+	return got
 }
 
 // Measure reads what an instance used, at a time just before its end.
