@@ -13,7 +13,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/audit"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
-	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/pathrule"
 )
 
 // requestIDKey is the context key of the request ID.
@@ -121,7 +121,7 @@ func (s *Service) Happened(h api.Event) {
 
 // Refused records an access by a program inside that a rule on a path refused, and publishes an
 // event.
-func (s *Service) Refused(sb api.Sandbox, r sandbox.PathDenial) {
+func (s *Service) Refused(sb api.Sandbox, r pathrule.Denial) {
 	e := audit.Event{
 		Tenant: sb.Tenant, Caller: "program", Verb: audit.VerbUsePath, Sandbox: sb.ID, Outcome: audit.Refused,
 		Code: string(api.CodeDenied), Rule: r.Rule, Details: details{},

@@ -23,6 +23,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/endpoint/recording"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/event"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/job"
 	"github.com/cloche-dev/cloche/internal/key"
@@ -30,6 +31,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/rulefile"
 	"github.com/cloche-dev/cloche/internal/sandbox"
 	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/sandbox/pathrule"
+	"github.com/cloche-dev/cloche/internal/sandbox/pressure"
 	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 	"github.com/cloche-dev/cloche/internal/secret"
 	"github.com/cloche-dev/cloche/internal/skill"
@@ -120,8 +123,9 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 	options := sandbox.Options{
 		Dir: h.home.ownerDir(), Owner: owner, Ephemeral: ephemeral, Engines: engines, Images: images,
 		Workspaces: workspaces, Snapshots: snapshots, AgentImage: agentImage(images), Logger: logger,
-		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retentionOf(h.rules.Retention), Suspended: suspendedOf(h.rules.Retention, cfg), MaySuspend: func(tenant string, bytes int64) error { return h.core.MaySuspend(tenant, bytes) }, Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
-		Resume: h.resumeUsed, Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r sandbox.PathDenial) { h.core.Refused(sb, r) },
+		Ended: func(sb api.Sandbox) { h.core.Ended(sb) }, Retention: retentionOf(h.rules.Retention), Suspended: suspendedOf(h.rules.Retention, cfg), Pressure: pressure.Options{Available: hostfile.AvailableMemory, Below: cfg.Available},
+		MaySuspend: func(tenant string, bytes int64) error { return h.core.MaySuspend(tenant, bytes) }, Admission: cfg.Admission, AgentSilence: cfg.AgentSilence,
+		Resume: h.resumeUsed, Used: func(sb api.Sandbox, u api.AuditUsed) { h.core.Used(sb, u) }, Refused: func(sb api.Sandbox, r pathrule.Denial) { h.core.Refused(sb, r) },
 		Secrets: h.secrets.Value, Redact: h.secrets.Redact, Exchanged: func(x api.Exchange) { h.core.Exchanged(x) }, OwnAddress: h.isListener,
 		Recordings: recordings, EndpointSockets: endpointSockets(), Pool: poolOf(cfg.Pool, ephemeral),
 	}

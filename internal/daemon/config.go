@@ -63,6 +63,9 @@ const (
 	keyCheckpointKey   = "checkpoints.key_file"
 	keyCheckpointAfter = "checkpoints.compress_after"
 
+	// How much memory of the machine stays available: with less, idle sandboxes are suspended.
+	keyAvailable = "memory.available"
+
 	// How many sandboxes are made at once, and how many may wait for that.
 	keyMaxStarting = "max_starting"
 	keyMaxQueued   = "max_queued"
@@ -114,6 +117,9 @@ func defaultPoolMemory() int64 { return min(512<<20, hostfile.Memory()/32) }
 
 // defaultCompressAfter is when the memory of a suspended sandbox is compressed: one that is used again soon is not.
 const defaultCompressAfter = 10 * time.Minute
+
+// defaultAvailable is how much memory of the machine idle sandboxes leave available: a 16th, and 1 GiB at most.
+func defaultAvailable() int64 { return min(1<<30, hostfile.Memory()/16) }
 
 // settingsFile is the usual settings file, in the home.
 const settingsFile = "settings.yaml"
@@ -197,6 +203,7 @@ func settingKeys(defaultHome string) []config.Key {
 		{Name: keyPoolMemory, Default: []string{strconv.FormatInt(defaultPoolMemory(), 10)}, Check: sized},
 		{Name: keyCheckpointKey, Path: true},
 		{Name: keyCheckpointAfter, Default: []string{defaultCompressAfter.String()}, Check: lasts},
+		{Name: keyAvailable, Default: []string{strconv.FormatInt(defaultAvailable(), 10)}, Check: sized},
 		{Name: keyMaxStarting, Default: []string{strconv.Itoa(policy.DefaultStarting())}, Check: from(1, 4096)},
 		{Name: keyMaxQueued, Default: []string{strconv.Itoa(policy.DefaultQueued)}, Check: from(1, 1_000_000)},
 		{Name: keyDeadlineCall, Default: []string{usual.Call.String()}, Check: lasts},
@@ -358,7 +365,8 @@ func Configure(in ConfigInput) (Configuration, error) {
 		},
 		OCIRuntime:    textOf(settings, keyOCIRuntime),
 		CheckpointKey: textOf(settings, keyCheckpointKey), CompressAfter: durationOf(settings, keyCheckpointAfter),
-		Nsjail: textOf(settings, keyNsjailPath),
+		Available: sizeOf(settings, keyAvailable),
+		Nsjail:    textOf(settings, keyNsjailPath),
 		Pool: Pool{
 			Floor: numberOf(settings, keyPoolFloor), Ceiling: numberOf(settings, keyPoolCeiling), Bytes: sizeOf(settings, keyPoolMemory),
 		},

@@ -69,6 +69,9 @@ type Config struct {
 	CheckpointKey string
 	// CompressAfter is how long after its suspend the memory of a sandbox is compressed; 0 is never.
 	CompressAfter time.Duration
+	// Available is how much memory of the machine stays available, in bytes: if it is less, idle sandboxes that allow it are
+	// suspended. 0 suspends none.
+	Available int64
 	// OCIRuntime is the name or the path of the OCI runtime; empty is the first that is
 	// usable.
 	OCIRuntime string

@@ -191,7 +191,7 @@ func TestWhatProgramsAreGiven(t *testing.T) {
 	if !slices.Equal(asked, []string{"plain"}) {
 		t.Errorf("asked for are %q", asked)
 	}
-	got := s.placeholders()
+	got := trust.Placeholders(s.secrets)
 	if len(got) != 1 || got[0].Name != "hidden" || got[0].Placeholder != "standin" || !got[0].Query || !slices.Equal(got[0].Headers, []string{"h"}) {
 		t.Errorf("placeholders are %+v", got)
 	}
@@ -246,9 +246,9 @@ func (r refusing) Refusals(_ context.Context, fn func(engine.PathDenial)) error 
 // A refusal is told with its rule, where that is one of the sandbox's, and what was
 // missed with its number.
 func TestRefusalsAreTold(t *testing.T) {
-	var got []PathDenial
+	var got []pathrule.Denial
 	m := &Manager{log: slog.New(slog.DiscardHandler), ctx: t.Context(), opts: Options{
-		Refused: func(sb api.Sandbox, r PathDenial) {
+		Refused: func(sb api.Sandbox, r pathrule.Denial) {
 			if sb.Name != "box" {
 				t.Errorf("told of %q", sb.Name)
 			}
@@ -265,7 +265,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	m.refused.hear(s, refusing{list: []engine.PathDenial{
 		{Rule: 0, Op: "open", Path: "a/x", Program: "cat", UID: 7}, {Rule: 1, Missed: 3}, {Rule: -1, Missed: 5, Path: "x"}, {Rule: 2, Path: "x"},
 	}}, rules)
-	want := []PathDenial{
+	want := []pathrule.Denial{
 		{Rule: "mounts[0].rules[0]", Access: api.AccessNone, Mount: "/m", Path: "a/x", Op: "open", Program: "cat", UID: 7},
 		{Rule: "workspace.rules[0]", Access: api.AccessRead, Mount: "/w", Missed: 3}, {Missed: 5}, {},
 	}
@@ -275,7 +275,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	got = nil
 	m.refused.untold(s, errors.Join(errors.New("x"), engine.Untold(4)))
 	m.refused.untold(s, errors.New("x"))
-	if !slices.Equal(got, []PathDenial{{Missed: 4}}) {
+	if !slices.Equal(got, []pathrule.Denial{{Missed: 4}}) {
 		t.Errorf("told are %+v", got)
 	}
 	m.opts.Refused = nil

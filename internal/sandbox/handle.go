@@ -10,6 +10,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/await"
 	"github.com/cloche-dev/cloche/internal/engine"
+	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/agentconn"
 	"github.com/cloche-dev/cloche/internal/sandbox/deadline"
 	"github.com/cloche-dev/cloche/internal/sandbox/endpoints"
@@ -246,4 +247,26 @@ func byEngine(ctx context.Context, inst any) (done func()) {
 func (s *live) lockOps(ctx context.Context) {
 	defer await.For(ctx, "another operation on the sandbox")()
 	s.ops.Lock()
+}
+
+// finder returns a function that finds a part of a sandbox, for a caller that may use the verb.
+func finder[T any](m *Manager, part func(*live) T) func(policy.Caller, policy.Verb, string) (T, error) {
+	return func(caller policy.Caller, verb policy.Verb, ref string) (found T, err error) {
+		s, err := m.find(caller, verb, ref)
+		if err != nil {
+			return found, err
+		}
+		return part(s), nil
+	}
+}
+
+// user is finder for a use of the sandbox, see [waker.find].
+func user[T any](m *Manager, part func(*live) T) func(context.Context, policy.Caller, policy.Verb, string) (T, error) {
+	return func(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string) (found T, err error) {
+		s, err := m.waker.find(ctx, caller, verb, ref)
+		if err != nil {
+			return found, err
+		}
+		return part(s), nil
+	}
 }

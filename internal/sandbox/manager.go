@@ -34,7 +34,9 @@ import (
 	"github.com/cloche-dev/cloche/internal/sandbox/filesync"
 	"github.com/cloche-dev/cloche/internal/sandbox/idempotency"
 	"github.com/cloche-dev/cloche/internal/sandbox/lease"
+	"github.com/cloche-dev/cloche/internal/sandbox/pathrule"
 	"github.com/cloche-dev/cloche/internal/sandbox/ports"
+	"github.com/cloche-dev/cloche/internal/sandbox/pressure"
 	"github.com/cloche-dev/cloche/internal/sandbox/process"
 	"github.com/cloche-dev/cloche/internal/sandbox/quota"
 	"github.com/cloche-dev/cloche/internal/sandbox/record"
@@ -78,7 +80,7 @@ type Options struct {
 	Resume func(ctx context.Context, creator policy.Caller, sb api.Sandbox) error
 	// Refused is called when a rule on a path refused access to a program. It may block briefly,
 	// and must not call the Manager. It can be nil.
-	Refused func(api.Sandbox, PathDenial)
+	Refused func(api.Sandbox, pathrule.Denial)
 	// AgentSilence is how long an agent that a call waits for may answer nothing; 0 is
 	// [agentconn.DefaultSilence].
 	AgentSilence time.Duration
@@ -88,6 +90,8 @@ type Options struct {
 	Suspended retention.Suspended
 	// MaySuspend returns an error if a tenant may not have so many bytes of saved memory. Nil bounds none.
 	MaySuspend func(tenant string, bytes int64) error
+	// Pressure says when the machine is short of memory; zero is never. The Manager sets Sandboxes and Logger.
+	Pressure pressure.Options
 	// Pool is what engines keep ready; what a profile says goes before it. Its User is not used.
 	Pool engine.Pool
 	// Admission bounds how many sandboxes are made at once; zero is the default.
@@ -361,29 +365,8 @@ func New(opts Options) *Manager {
 		},
 	})
 	m.wg.Go(m.workspaces.quotas.Run)
+	m.wg.Go(m.waker.relieve)
 	return m
-}
-
-// finder returns a function that finds a part of a sandbox, for a caller that may use the verb.
-func finder[T any](m *Manager, part func(*live) T) func(policy.Caller, policy.Verb, string) (T, error) {
-	return func(caller policy.Caller, verb policy.Verb, ref string) (found T, err error) {
-		s, err := m.find(caller, verb, ref)
-		if err != nil {
-			return found, err
-		}
-		return part(s), nil
-	}
-}
-
-// user is finder for a use of the sandbox, see [waker.find].
-func user[T any](m *Manager, part func(*live) T) func(context.Context, policy.Caller, policy.Verb, string) (T, error) {
-	return func(ctx context.Context, caller policy.Caller, verb policy.Verb, ref string) (found T, err error) {
-		s, err := m.waker.find(ctx, caller, verb, ref)
-		if err != nil {
-			return found, err
-		}
-		return part(s), nil
-	}
 }
 
 // all lists the sandboxes in the tables.

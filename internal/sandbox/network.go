@@ -14,6 +14,7 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
+	"github.com/cloche-dev/cloche/internal/sandbox/trust"
 	"github.com/cloche-dev/cloche/internal/secret"
 )
 
@@ -28,7 +29,7 @@ func (n networks) place(s *live) network.Place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return network.Place{
-		ID: s.id, Name: s.name, Hostname: record.Hostname(s.name), Dir: filepath.Join(s.dir, networkDir), Grant: *s.grant, Opens: s.trusts, Secrets: s.placeholders(), Value: n.m.opts.Secrets,
+		ID: s.id, Name: s.name, Hostname: record.Hostname(s.name), Dir: filepath.Join(s.dir, networkDir), Grant: *s.grant, Opens: s.trusts, Secrets: trust.Placeholders(s.secrets), Value: n.m.opts.Secrets,
 		Tell: func(rec api.EgressRecord) { n.tellEgress(s, rec) },
 		Ask:  n.asker(s),
 	}

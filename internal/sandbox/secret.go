@@ -6,10 +6,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
-	"github.com/cloche-dev/cloche/internal/egress/intercept"
-	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/record"
 	"github.com/cloche-dev/cloche/internal/sandbox/trust"
 )
@@ -29,16 +26,9 @@ func (c *creation) holdSecrets(ctx context.Context) error {
 		if _, err := c.m.opts.Secrets(ctx, g.Name); err != nil {
 			return err
 		}
-		h := record.Secret{Name: g.Name, Env: g.Env, Mode: g.Mode}
-		if g.Mode == api.SecretPlaceholder {
-			h.Placeholder, h.Headers, h.Query = c.placeholder(g), g.Headers, g.Query
-			for _, host := range g.Hosts {
-				parsed, err := rule.ParseHost(host)
-				if err != nil {
-					return err
-				}
-				h.Hosts = append(h.Hosts, parsed)
-			}
+		h, err := trust.Hold(g, c.s.secrets)
+		if err != nil {
+			return err
 		}
 		held = append(held, h)
 	}
@@ -46,27 +36,6 @@ func (c *creation) holdSecrets(ctx context.Context) error {
 	defer c.s.mu.Unlock()
 	c.s.secrets = held
 	return nil
-}
-
-// placeholder is what stands for a secret. A sandbox that is started again may have it in its files.
-func (c *creation) placeholder(g policy.SecretGrant) string {
-	for _, h := range c.s.secrets {
-		if h.Name == g.Name && h.Env == g.Env && h.Placeholder != "" {
-			return h.Placeholder
-		}
-	}
-	return intercept.NewPlaceholder()
-}
-
-// placeholders are the secrets that are put in on the network. The caller holds s.mu.
-func (s *live) placeholders() []intercept.Secret {
-	var out []intercept.Secret
-	for _, h := range s.secrets {
-		if h.Mode == api.SecretPlaceholder {
-			out = append(out, intercept.Secret{Name: h.Name, Placeholder: h.Placeholder, Hosts: h.Hosts, Headers: h.Headers, Query: h.Query})
-		}
-	}
-	return out
 }
 
 // planTrust reserves the files for trusted certificates, if the network intercepts TLS.

@@ -8,6 +8,7 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/pressure"
 	"github.com/cloche-dev/cloche/internal/sandbox/retention"
 	"github.com/cloche-dev/cloche/internal/sandbox/stage"
 )
@@ -175,11 +176,49 @@ func (w waker) compress(s *live) {
 // pauseLease pauses the idle time of a sandbox that is being suspended, because a save can take longer than that. It returns
 // an error if a sandbox has been used that is suspended for its lease, as over says; empty is a request. The caller holds s.mu.
 func (s *live) pauseLease(over string) error {
-	if end, ok := s.lease.End(now()); over != "" && (!ok || now().Before(end.At)) {
+	end, ok := s.lease.End(now())
+	if over == shortOfMemory {
+		end.At, ok = s.lease.Used(now()).Add(pressure.MinIdle), true
+	}
+	if over != "" && (!ok || now().Before(end.At)) {
 		return errUsed
 	}
 	s.lease.Pause(now())
 	return nil
+}
+
+// shortOfMemory is why a sandbox is suspended before its lease is over.
+const shortOfMemory = "the machine is short of memory"
+
+// relieve suspends idle sandboxes while the machine is short of memory, until the Manager closes.
+func (w waker) relieve() {
+	o := w.m.opts.Pressure
+	o.Logger, o.Sandboxes = w.m.log, func() (out []pressure.Sandbox) {
+		for _, s := range w.m.all() {
+			out = append(out, handle{w.m, s})
+		}
+		return out
+	}
+	if o.Below > 0 {
+		pressure.Run(w.m.ctx, o)
+	}
+}
+
+// IdleSince implements pressure.Sandbox.
+func (h handle) IdleSince() (time.Time, bool) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	t := now()
+	used := h.s.lease.Used(t)
+	return used, h.s.info.State == api.StateRunning && h.s.teardown == stage.TeardownNone && used.Before(t)
+}
+
+// Suspend implements pressure.Sandbox.
+func (h handle) Suspend(context.Context) bool {
+	if info := h.s.snapshot(); info.OnExpiry == api.ExpirySuspend && info.AutoResume {
+		h.m.waker.suspend(h.s, why{text: shortOfMemory})
+	}
+	return h.s.snapshot().State == api.StateSuspended
 }
 
 // errUsed is that a sandbox was used while it was about to be suspended.

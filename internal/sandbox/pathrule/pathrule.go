@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
+	"github.com/cloche-dev/cloche/internal/engine"
 )
 
 // Of returns the rules on paths of a sandbox as its agent and its engine get them: always the same list. A rule is
@@ -30,6 +31,36 @@ func Of(info api.Sandbox) []agent.Rule {
 	// Those of a mount in another come after the other's.
 	slices.SortStableFunc(rules, func(a, b agent.Rule) int { return strings.Compare(string(a.Target), string(b.Target)) })
 	return rules
+}
+
+// Denial is what a rule on a path refused to a program of a sandbox. It comes from
+// inside and is bounded.
+type Denial struct {
+	// Rule is the rule's place in the request; empty when there is nothing to tell
+	// but how many more there were.
+	Rule   string
+	Access api.PathAccess
+	// Mount is where the rule's mount is seen, and Path is relative to it.
+	Mount, Path string
+	// Op is what was tried: "open", "rename".
+	Op string
+	// Program is what the program calls itself, and UID its user inside.
+	Program string
+	UID     uint32
+	// Missed is how many before this one are not told.
+	Missed int64
+}
+
+// DenialOf is a report of an engine, with the rule that it means. A report without a rule of the list says only how many more
+// there were.
+func DenialOf(r engine.PathDenial, rules []agent.Rule) Denial {
+	out := Denial{Missed: r.Missed}
+	if r.Rule >= 0 && r.Rule < len(rules) {
+		by := rules[r.Rule]
+		out.Rule, out.Access, out.Mount = by.Name, by.Access, string(by.Target)
+		out.Op, out.Path, out.Program, out.UID = r.Op, r.Path, r.Program, r.UID
+	}
+	return out
 }
 
 // pinnedRule is a rule, or one that keeps a directory above one in its place.

@@ -9,9 +9,12 @@ import (
 	"os"
 	"strings"
 
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/egress/intercept"
+	"github.com/cloche-dev/cloche/internal/egress/rule"
 	"github.com/cloche-dev/cloche/internal/policy"
+	"github.com/cloche-dev/cloche/internal/sandbox/record"
 )
 
 // Files of the directory, which is a memory filesystem of its own.
@@ -79,4 +82,38 @@ func systemRoots(ctx context.Context, sandbox *agent.Client) []byte {
 		}
 	}
 	return nil
+}
+
+// Placeholders are the secrets of a sandbox that are put in on the network.
+func Placeholders(secrets []record.Secret) []intercept.Secret {
+	var out []intercept.Secret
+	for _, h := range secrets {
+		if h.Mode == api.SecretPlaceholder {
+			out = append(out, intercept.Secret{Name: h.Name, Placeholder: h.Placeholder, Hosts: h.Hosts, Headers: h.Headers, Query: h.Query})
+		}
+	}
+	return out
+}
+
+// Hold is what a sandbox has of a secret that is granted to it. A sandbox that is started again keeps the placeholder that it
+// had, because it may have it in its files: before are the secrets that it had.
+func Hold(g policy.SecretGrant, before []record.Secret) (record.Secret, error) {
+	h := record.Secret{Name: g.Name, Env: g.Env, Mode: g.Mode}
+	if g.Mode != api.SecretPlaceholder {
+		return h, nil
+	}
+	h.Placeholder, h.Headers, h.Query = intercept.NewPlaceholder(), g.Headers, g.Query
+	for _, b := range before {
+		if b.Name == g.Name && b.Env == g.Env && b.Placeholder != "" {
+			h.Placeholder = b.Placeholder
+		}
+	}
+	for _, host := range g.Hosts {
+		parsed, err := rule.ParseHost(host)
+		if err != nil {
+			return h, err
+		}
+		h.Hosts = append(h.Hosts, parsed)
+	}
+	return h, nil
 }
