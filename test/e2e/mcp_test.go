@@ -89,6 +89,8 @@ func TestMCPServerOutlivesTheDaemon(t *testing.T) {
 	h.Kill9()
 	h.Start()
 	ask("after", "said after it came back")
+	suspendAndResume(t, sb)
+	ask("suspended", "said after a suspend")
 	ask("a large message", strings.Repeat("x", 1<<20))
 
 	p, err := sb.Process(ctx, "everything")
