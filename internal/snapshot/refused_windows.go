@@ -54,6 +54,9 @@ func (*Use) RootTar() string { return "" }
 // Files are nowhere.
 func (*Use) Files() string { return "" }
 
+// Template is nowhere.
+func (*Use) Template() string { return "" }
+
 // Release has nothing to release.
 func (*Use) Release() {}
 
@@ -80,6 +83,9 @@ func (*Draft) RootTar() (*os.File, error) { return nil, refused() }
 
 // Files are nowhere.
 func (*Draft) Files() string { return "" }
+
+// Template is refused.
+func (*Draft) Template() (string, error) { return "", refused() }
 
 // Commit is refused.
 func (*Draft) Commit(api.Snapshot, Quota) error { return refused() }

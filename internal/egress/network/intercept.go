@@ -14,10 +14,6 @@ import (
 	"github.com/cloche-dev/cloche/internal/policy"
 )
 
-// AuthorityFile is the file of the network's directory that has the key by which hosts are
-// signed for. It is 0600, and outside of everything that the sandbox sees. A fork gets a copy.
-const AuthorityFile = "authority.pem"
-
 // intercept makes what opens TLS, where something must be seen inside; nil where
 // nothing must.
 func (w *Network) intercept(g policy.EgressGrant) (*intercept.Interceptor, error) {
