@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/core"
@@ -47,6 +48,8 @@ type Pauses interface {
 	Pause(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Suspend(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
 	Resume(ctx context.Context, caller core.Caller, ref string) (api.Sandbox, error)
+	Stop(ctx context.Context, caller core.Caller, ref string, grace *time.Duration) (api.Sandbox, error)
+	StartSandbox(ctx context.Context, caller core.Caller, ref string, progress func(step string)) (api.Sandbox, error)
 }
 
 // Snapshots are core's verbs on snapshots of files.

@@ -128,6 +128,7 @@ func (s *Server) create(timeout int64) handler {
 			Sandbox: sb.ID, Caller: r.callerID, Token: newToken(), Template: req.TemplateID, Metadata: req.Metadata,
 			Network: req.Network, Internet: req.Internet, Started: time.Now().UTC(),
 			AutoPause: req.AutoPause, AutoResume: req.AutoResume != nil && req.AutoResume.Enabled, Timeout: *req.Timeout,
+			ColdPause: req.AutoPauseMemory != nil && !*req.AutoPauseMemory,
 		}
 		kept.setEnd(*req.Timeout)
 		if kept.AutoPause {
@@ -187,8 +188,6 @@ func (req *createRequest) check() error {
 		return fail(http.StatusBadRequest, "the metadata has %d bytes: it can have at most %d", size, maxMetadata)
 	case !req.AutoPause && req.AutoPauseMemory != nil && !*req.AutoPauseMemory:
 		return fail(http.StatusBadRequest, "autoPauseMemory needs autoPause")
-	case req.AutoPause && req.AutoPauseMemory != nil && !*req.AutoPauseMemory:
-		return unsupported("this server pauses a sandbox with its memory only")
 	case len(req.VolumeMounts) > 0:
 		return unsupported("this server has no volumes")
 	case req.IAM != nil && len(req.IAM.Tokens) > 0:

@@ -152,7 +152,7 @@ func (s *Server) running(ctx context.Context, id string) (*record, api.Sandbox, 
 		return nil, api.Sandbox{}, caller, err
 	}
 	sb, err := s.core.Get(ctx, caller, ref)
-	if err == nil && sb.State.Held() && kept.AutoResume {
+	if err == nil && kept.paused(sb) && kept.AutoResume {
 		if err := s.resumeByTraffic(ctx, caller, kept); err != nil {
 			return nil, sb, caller, err
 		}

@@ -39,7 +39,7 @@ func (s *Server) fork(w http.ResponseWriter, r request) error {
 	if err != nil {
 		return err
 	}
-	if stateOf(sb) == statePaused {
+	if kept.paused(sb) {
 		return fail(http.StatusConflict, "sandbox %q is paused", clip(r.PathValue("id")))
 	}
 	made, err := s.core.Fork(r.Context(), r.caller, sb.ID, api.ForkRequest{Count: count})

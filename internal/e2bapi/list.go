@@ -162,7 +162,7 @@ func (s *Server) listedFor(r request) ([]listed, error) {
 		case api.CodeOf(err) == api.CodeNotFound || api.CodeOf(err) == api.CodeDenied:
 		case err != nil:
 			return nil, err
-		case !gone(sb):
+		case !kept.gone(sb):
 			out = append(out, listedOf(kept, sb))
 		}
 	}

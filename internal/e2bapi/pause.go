@@ -38,7 +38,8 @@ func (s *Server) keep(ctx context.Context, caller core.Caller, ref string, secon
 	return err
 }
 
-// pause pauses a sandbox with its memory, and keeps it for as long as the profile allows.
+// pause pauses a sandbox, and keeps it for as long as the profile allows. Without its memory, it is stopped, and is kept
+// for as long as core keeps stopped sandboxes.
 func (s *Server) pause(w http.ResponseWriter, r request) error {
 	var req struct {
 		Memory *bool `json:"memory"`
@@ -46,36 +47,69 @@ func (s *Server) pause(w http.ResponseWriter, r request) error {
 	if err := decode(r.Request, &req); err != nil {
 		return err
 	}
-	if req.Memory != nil && !*req.Memory {
-		return fail(http.StatusBadRequest, "this server pauses a sandbox with its memory only")
-	}
-	_, sb, err := s.sandbox(r)
+	kept, sb, err := s.sandbox(r)
 	if err != nil {
 		return err
 	}
-	if stateOf(sb) == statePaused {
+	if kept.paused(sb) {
 		return fail(http.StatusConflict, "sandbox %q is paused already", clip(r.PathValue("id")))
 	}
-	if err := s.pauseNow(r, sb.ID); err != nil {
+	if err := s.pauseNow(r, sb.ID, req.Memory != nil && !*req.Memory); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (s *Server) pauseNow(r request, ref string) error {
+func (s *Server) pauseNow(r request, ref string, cold bool) error {
 	ctx := context.WithoutCancel(r.Context()) // what was begun is finished
-	if err := s.suspend(ctx, r.caller, ref); err != nil {
+	if err := s.hold(ctx, r.caller, ref, cold); err != nil {
 		return err
 	}
 	s.cut(ref)
 	if _, err := s.records.update(ref, func(next *record) { next.Paused = time.Now().UTC().Truncate(time.Millisecond) }); err != nil {
 		return err
 	}
+	if cold {
+		return nil // core keeps it
+	}
 	if err := s.keep(ctx, r.caller, ref, 0); err != nil {
 		s.log.Info("a paused sandbox keeps its end, because its profile allows no more", "sandbox", ref, "error", err)
 	}
 	return nil
+}
+
+// hold pauses a sandbox, with its memory or without it. What the record says of that is there before a sandbox is stopped,
+// which is gone otherwise.
+func (s *Server) hold(ctx context.Context, caller core.Caller, ref string, cold bool) error {
+	if !cold {
+		return s.suspend(ctx, caller, ref)
+	}
+	if _, err := s.records.update(ref, func(next *record) { next.Cold = true }); err != nil {
+		return err
+	}
+	_, err := s.core.Stop(ctx, caller, ref, nil) // what fails is tried again by core
+	return err
+}
+
+// wake has a paused sandbox run. One that was paused without its memory gets the start command of its template again.
+func (s *Server) wake(ctx context.Context, caller core.Caller, ref string) error {
+	sb, err := s.core.Get(ctx, caller, ref)
+	if err != nil || !sb.State.Over() {
+		if err == nil {
+			_, err = s.core.Resume(ctx, caller, ref)
+		}
+		return err
+	}
+	sb, err = s.core.StartSandbox(ctx, caller, ref, nil)
+	if err != nil || sb.Image == "" || sb.Image == api.DefaultImage {
+		return err
+	}
+	im, err := s.core.InspectImage(ctx, caller, sb.Image)
+	if err != nil || !isTemplate(im) {
+		return err
+	}
+	return s.startTemplate(ctx, caller, ref, im)
 }
 
 // suspend suspends a sandbox to the disk, or pauses it in memory where its engine cannot save that.
@@ -88,13 +122,14 @@ func (s *Server) suspend(ctx context.Context, caller core.Caller, ref string) er
 }
 
 // resume resumes a sandbox for a time in seconds.
-func (s *Server) resume(ctx context.Context, caller core.Caller, ref string, seconds int64) (*record, error) {
+func (s *Server) resume(ctx context.Context, caller core.Caller, kept *record, seconds int64) (*record, error) {
 	ctx = context.WithoutCancel(ctx) // what was begun is finished
-	if _, err := s.core.Resume(ctx, caller, ref); err != nil {
+	ref := kept.Sandbox
+	if err := s.wake(ctx, caller, ref); err != nil {
 		return nil, err
 	}
 	next, err := s.records.update(ref, func(next *record) {
-		next.Paused, next.Started = time.Time{}, time.Now().UTC()
+		next.Paused, next.Cold, next.Started = time.Time{}, false, time.Now().UTC()
 		next.setEnd(seconds)
 	})
 	if err != nil {
@@ -119,14 +154,14 @@ func (r *record) setEnd(seconds int64) {
 func (s *Server) resumeByTraffic(ctx context.Context, caller core.Caller, kept *record) error {
 	_, err, _ := s.resuming.Do(kept.Sandbox, func() (any, error) {
 		sb, err := s.core.Get(ctx, caller, kept.Sandbox)
-		if err != nil || !sb.State.Held() {
+		if err != nil || !kept.paused(sb) {
 			return nil, err // another request has resumed it
 		}
 		timeout := kept.Timeout
 		if timeout <= 0 {
 			timeout = timeoutV2
 		}
-		_, err = s.resume(ctx, caller, kept.Sandbox, timeout)
+		_, err = s.resume(ctx, caller, kept, timeout)
 		return nil, err
 	})
 	return err
@@ -139,14 +174,15 @@ func (s *Server) pauseDue() {
 		if !kept.AutoPause || !kept.Paused.IsZero() || kept.End.IsZero() || kept.End.After(now) {
 			continue
 		}
-		if err := s.pauseOne(kept.Sandbox, now); err != nil && s.ctx.Err() == nil {
+		if err := s.pauseOne(kept, now); err != nil && s.ctx.Err() == nil {
 			s.log.Warn("pause a sandbox of E2B at its end; it is tried again", "sandbox", kept.Sandbox, "error", err)
 			_, _ = s.records.update(kept.Sandbox, func(next *record) { next.End = now.Add(pauseAgain) }) // it is logged above
 		}
 	}
 }
 
-func (s *Server) pauseOne(ref string, now time.Time) error {
+func (s *Server) pauseOne(kept *record, now time.Time) error {
+	ref := kept.Sandbox
 	// The sandbox is paused as the daemon's own user: its key may have been revoked.
 	sb, err := s.core.Get(s.ctx, s.user(), ref)
 	switch {
@@ -155,7 +191,7 @@ func (s *Server) pauseOne(ref string, now time.Time) error {
 	case err != nil:
 		return err
 	case sb.State == api.StateRunning:
-		if err := s.suspend(s.ctx, s.user(), ref); err != nil {
+		if err := s.hold(s.ctx, s.user(), ref, kept.ColdPause); err != nil {
 			return err
 		}
 		s.cut(ref)
@@ -167,7 +203,7 @@ func (s *Server) pauseOne(ref string, now time.Time) error {
 		}
 	})
 	if err == nil && extended {
-		_, err = s.core.Resume(s.ctx, s.user(), ref)
+		err = s.wake(s.ctx, s.user(), ref)
 	}
 	return err
 }

@@ -69,5 +69,54 @@ func testAutoPause(t *testing.T, noSuspend bool) {
 	if d := f.eventually(sb.SandboxID, statePaused); d.State != statePaused {
 		t.Errorf("after a timeout of 0: %s", d.State)
 	}
-	f.want(http.StatusNotImplemented, http.MethodPost, "/v2/sandboxes", `{"templateID":"base","autoPause":true,"autoPauseMemory":false}`, nil)
+}
+
+// A sandbox that is paused without its memory is stopped, by request or at its end, and started again. It is not gone meanwhile,
+// also after a restart of the server. One that was paused with its memory can be continued without it.
+func TestColdPause(t *testing.T) {
+	f := newFixture(t, hello)
+	var sb sandboxAnswer
+	create := func(more string) string {
+		t.Helper()
+		f.want(http.StatusCreated, http.MethodPost, "/v2/sandboxes", `{"templateID":"base","timeout":600`+more+`}`, &sb)
+		return "/sandboxes/" + sb.SandboxID
+	}
+	counts := func(what string, started, resumed int32) {
+		t.Helper()
+		if s, r := f.core.started.Load(), f.core.resumed.Load(); s != started || r != resumed {
+			t.Errorf("%s: started %d times and resumed %d times, want %d and %d", what, s, r, started, resumed)
+		}
+	}
+	at := create("")
+	f.want(http.StatusNoContent, http.MethodPost, at+"/pause", `{"memory":false}`, nil)
+	f.want(http.StatusConflict, http.MethodPost, at+"/pause", `{"memory":false}`, nil)
+	f.sweep()
+	f.end()
+	f.start()
+	f.sweep()
+	if d := f.eventually(sb.SandboxID, statePaused); time.Until(d.EndAt) > 0 {
+		t.Errorf("it was paused at %s", d.EndAt)
+	}
+	f.want(http.StatusCreated, http.MethodPost, "/v2"+at+"/connect", `{"timeout":600}`, nil)
+	f.eventually(sb.SandboxID, stateRunning)
+	counts("a pause without memory", 1, 0)
+
+	f.want(http.StatusNoContent, http.MethodPost, at+"/pause", "", nil)
+	f.want(http.StatusCreated, http.MethodPost, "/v2"+at+"/connect", `{"timeout":600}`, nil)
+	counts("then one with memory", 1, 1)
+	f.want(http.StatusNoContent, http.MethodPost, at+"/pause", "", nil)
+	f.want(http.StatusCreated, http.MethodPost, "/v2"+at+"/connect", `{"timeout":600,"memory":false}`, nil)
+	f.eventually(sb.SandboxID, stateRunning)
+	counts("then a restart of one with memory", 2, 1)
+
+	at = create(`,"autoPause":true,"autoPauseMemory":false`)
+	f.want(http.StatusNoContent, http.MethodPost, at+"/timeout", `{"timeout":0}`, nil)
+	f.eventually(sb.SandboxID, statePaused)
+	f.want(http.StatusCreated, http.MethodPost, "/v2"+at+"/connect", `{"timeout":1}`, nil)
+	f.eventually(sb.SandboxID, statePaused) // its timeout is one second
+	f.want(http.StatusCreated, http.MethodPost, "/v2"+at+"/connect", `{"timeout":600}`, nil)
+	counts("at its end", 4, 1)
+	f.want(http.StatusNoContent, http.MethodPost, at+"/pause", `{"memory":false}`, nil)
+	f.want(http.StatusNoContent, http.MethodDelete, at, "", nil)
+	f.want(http.StatusNotFound, http.MethodGet, at, "", nil)
 }

@@ -36,6 +36,10 @@ type record struct {
 	// while it runs.
 	Started time.Time `json:"started"`
 	Paused  time.Time `json:"paused,omitzero"`
+	// Cold means that it was paused without its memory, so that it is paused and not gone while core has it stopped.
+	// ColdPause means that AutoPause does that.
+	Cold      bool `json:"cold,omitempty"`
+	ColdPause bool `json:"cold_pause,omitempty"`
 	// AutoPause pauses the sandbox at End, which core does not know: core's own end is later. AutoResume
 	// resumes it by traffic, for Timeout seconds.
 	AutoPause  bool      `json:"auto_pause,omitempty"`

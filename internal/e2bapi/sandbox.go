@@ -1,6 +1,7 @@
 package e2bapi
 
 import (
+	"context"
 	"net/http"
 	"runtime"
 	"time"
@@ -60,14 +61,14 @@ func listedOf(r *record, sb api.Sandbox) listed {
 	out := listed{
 		TemplateID: r.Template, SandboxID: idOf(sb.ID), ClientID: clientID, StartedAt: r.Started, EndAt: endOf(r, sb),
 		CPUCount: cpusOf(sb), MemoryMB: sb.Limits.MemoryBytes >> 20, DiskSizeMB: sb.Limits.DiskBytes >> 20,
-		State: stateOf(sb), EnvdVersion: envdVersion, Alias: r.Template, Metadata: r.Metadata,
+		State: r.stateOf(sb), EnvdVersion: envdVersion, Alias: r.Template, Metadata: r.Metadata,
 	}
 	return out
 }
 
 // stateOf is the state that core has, which another API can change too.
-func stateOf(sb api.Sandbox) string {
-	if sb.State.Held() {
+func (r *record) stateOf(sb api.Sandbox) string {
+	if r.paused(sb) {
 		return statePaused
 	}
 	return stateRunning
@@ -77,7 +78,7 @@ func stateOf(sb api.Sandbox) string {
 // paused.
 func endOf(r *record, sb api.Sandbox) time.Time {
 	switch {
-	case sb.State.Held() && !r.Paused.IsZero():
+	case r.paused(sb) && !r.Paused.IsZero():
 		return r.Paused
 	case r.AutoPause && !r.End.IsZero():
 		return r.End
@@ -140,12 +141,12 @@ func (s *Server) timeout(w http.ResponseWriter, r request) error {
 	if err != nil {
 		return err
 	}
-	if stateOf(sb) == statePaused {
+	if kept.paused(sb) {
 		return notFound(r.PathValue("id"))
 	}
 	switch {
 	case req.Timeout == 0 && kept.AutoPause:
-		if err := s.pauseNow(r, sb.ID); err != nil {
+		if err := s.pauseNow(r, sb.ID, kept.ColdPause); err != nil {
 			return err
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -214,14 +215,12 @@ func (s *Server) connect(timeout int64, status int) handler {
 		switch {
 		case *req.Timeout <= 0 || *req.Timeout > maxTimeout:
 			return fail(http.StatusBadRequest, "timeout is %d: it can be 1 to %d seconds", *req.Timeout, maxTimeout)
-		case req.Memory != nil && !*req.Memory:
-			return fail(http.StatusBadRequest, "this server resumes a sandbox with its memory only")
 		}
 		kept, sb, err := s.sandbox(r)
 		if err != nil {
 			return err
 		}
-		if stateOf(sb) == stateRunning {
+		if !kept.paused(sb) {
 			if status != 0 {
 				return fail(http.StatusConflict, "sandbox %q runs already", clip(r.PathValue("id")))
 			}
@@ -231,7 +230,13 @@ func (s *Server) connect(timeout int64, status int) handler {
 			writeJSON(w, http.StatusOK, s.answerOf(kept))
 			return nil
 		}
-		next, err := s.resume(r.Context(), r.caller, sb.ID, *req.Timeout)
+		if req.Memory != nil && !*req.Memory && sb.State.Held() {
+			// It is resumed for the stop, so that its files are kept.
+			if err := s.hold(context.WithoutCancel(r.Context()), r.caller, sb.ID, true); err != nil {
+				return err
+			}
+		}
+		next, err := s.resume(r.Context(), r.caller, kept, *req.Timeout)
 		if err != nil {
 			return err
 		}

@@ -153,15 +153,20 @@ func (s *Server) sandbox(r request) (*record, api.Sandbox, error) {
 		return nil, api.Sandbox{}, notFound(id)
 	}
 	sb, err := s.core.Get(r.Context(), r.caller, ref)
-	if api.CodeOf(err) == api.CodeNotFound || err == nil && gone(sb) {
+	if api.CodeOf(err) == api.CodeNotFound || err == nil && kept.gone(sb) {
 		return nil, api.Sandbox{}, notFound(id)
 	}
 	return kept, sb, err
 }
 
-// gone reports whether a sandbox has ended, for E2B's clients.
-func gone(sb api.Sandbox) bool {
-	return sb.State != api.StateRunning && !sb.State.Held()
+// gone reports whether the sandbox has ended, for E2B's clients.
+func (r *record) gone(sb api.Sandbox) bool {
+	return sb.State != api.StateRunning && !r.paused(sb)
+}
+
+// paused reports whether the sandbox is paused, for E2B's clients.
+func (r *record) paused(sb api.Sandbox) bool {
+	return sb.State.Held() || r.Cold && (sb.State == api.StateStopping || sb.State == api.StateStopped)
 }
 
 func notFound(id string) error {
@@ -326,7 +331,7 @@ func (s *Server) sweepOne(kept *record) error {
 	case api.CodeOf(err) == api.CodeNotFound:
 	case err != nil:
 		return err
-	case !sb.State.Over():
+	case !sb.State.Over() || kept.paused(sb):
 		return nil
 	default:
 		s.cut(kept.Sandbox)

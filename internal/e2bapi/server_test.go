@@ -29,6 +29,8 @@ type sandboxes struct {
 	port string
 	// resumed counts the calls of Resume.
 	resumed atomic.Int32
+	// started counts the calls of StartSandbox.
+	started atomic.Int32
 	// noSuspend: the engine cannot save memory.
 	noSuspend bool
 	// unpublished refuses ports at every address.
@@ -137,6 +139,16 @@ func (c *sandboxes) Resume(_ context.Context, caller core.Caller, ref string) (a
 	return c.change(caller, ref, func(sb *api.Sandbox) { sb.State = api.StateRunning })
 }
 
+// Stop changes the state, and StartSandbox counts as a Resume does not.
+func (c *sandboxes) Stop(_ context.Context, caller core.Caller, ref string, _ *time.Duration) (api.Sandbox, error) {
+	return c.change(caller, ref, func(sb *api.Sandbox) { sb.State = api.StateStopped })
+}
+
+func (c *sandboxes) StartSandbox(_ context.Context, caller core.Caller, ref string, _ func(string)) (api.Sandbox, error) {
+	c.started.Add(1)
+	return c.change(caller, ref, func(sb *api.Sandbox) { sb.State = api.StateRunning })
+}
+
 func (c *sandboxes) Delete(_ context.Context, caller core.Caller, ref string) (api.Sandbox, error) {
 	return c.change(caller, ref, func(*api.Sandbox) { delete(c.live, ref) })
 }
@@ -183,6 +195,8 @@ type fixture struct {
 	dir  string
 	url  string
 	end  func()
+	// sweep does once what the server does from time to time.
+	sweep func()
 }
 
 // newFixture has a port of every sandbox answer with handler.
@@ -204,6 +218,13 @@ func (f *fixture) start() {
 	}
 	h := httptest.NewServer(s)
 	f.url = h.URL
+	f.sweep = func() {
+		for _, kept := range s.records.all() {
+			if err := s.sweepOne(kept); err != nil {
+				f.Error(err)
+			}
+		}
+	}
 	f.end = sync.OnceFunc(func() {
 		h.CloseClientConnections()
 		h.Close()

@@ -103,6 +103,14 @@ const again = await Sandbox.connect(sb.sandboxId, { timeoutMs: 60_000 })
 assert.equal((await again.commands.list()).some(p => p.pid === long.pid), true)
 assert.equal((await again.commands.run('echo $X')).stdout, '1\n')
 
+// Without its memory, the files of a sandbox are kept.
+await again.files.write('cold.txt', 'kept')
+await again.pause({ keepMemory: false })
+assert.equal((await Sandbox.getInfo(sb.sandboxId)).state, 'paused')
+await Sandbox.connect(sb.sandboxId, { timeoutMs: 60_000 })
+assert.equal(await again.files.read('cold.txt'), 'kept')
+assert.equal((await again.commands.list()).length, 0)
+
 // The end, while a command runs.
 const cut = again.commands.run('sleep 1000').then(() => null, e => e)
 await seconds(0.5)

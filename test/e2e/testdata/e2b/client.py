@@ -84,6 +84,15 @@ for f in forks:
 assert sb.files.read("forked.txt") == "parent"
 assert [p.pid for p in sb.commands.list()] == [left.pid]
 
+# A reboot keeps the files, and ends the processes, also of a sandbox that was paused with its memory.
+assert sb.pause()
+sb.connect(timeout=60, on_resume="reboot")
+assert sb.files.read("forked.txt") == "parent"
+assert sb.commands.list() == []
+assert sb.pause(mode="filesystem")
+assert sb.get_info().state == "paused"
+assert sb.connect(timeout=60).files.read("forked.txt") == "parent"
+
 # The network of a sandbox, and a change of it. Nothing is asked of these names.
 net = Sandbox.create(timeout=60, network={"allow_out": ["one.test"], "deny_out": ["0.0.0.0/0"]})
 net.update_network({"allow_out": ["two.test"], "deny_out": ["0.0.0.0/0"]})
