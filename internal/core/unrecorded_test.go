@@ -38,7 +38,7 @@ func verbsWithoutRecord() map[string]string {
 			"Ready Snapshots StatFile Stats Status StatusMany VerifyAudit WaitProcess Workspaces FollowJob Heartbeat",
 		ends:    "CancelJob ClosePort Delete DeleteKeyed DeleteMany Kill Remove RemoveContext RemoveEndpoint RemoveProcess RestartContext Resume RevokeKey SignalProcess Stop",
 		input:   "ResizeProcess WriteStdin",
-		fixture: "Tree Answered Asked AuthorizePublish CloseJobs Ended Exchanged Happened KeepSkills Left RecoverJobs RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
+		fixture: "Tree Answered Asked AuthorizePublish CloseJobs Ended Exchanged Happened KeepSkills Left MaySuspend RecoverJobs RefreshEgress Refused RefusedConnection RejectRules RestoreRules TellUnreadable TidyImages Used UseRules",
 		refuse:  "CreateMany RunStream Hold AnswerApproval ContinueJob",
 	} {
 		for name := range strings.FieldsSeq(names) {

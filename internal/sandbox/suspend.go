@@ -169,7 +169,7 @@ func (pr pauser) putAway(s *live, memory engine.Memory, over string) error {
 		return err
 	}
 	s.info.SuspendedAt, s.info.MemoryBytes = &suspended, memory.Bytes
-	s.memory, s.unsettled, s.engineState = &memory, false, nil
+	s.memory, s.unsettled, s.engineState, s.compressed = &memory, false, nil, false
 	if err := s.save(); err != nil {
 		s.info, s.memory, s.engineState = before, nil, state
 		return api.Errorf(api.CodeInternal, "sandbox %s could not be put on record", s.name).WithCause(err)

@@ -163,6 +163,9 @@ func (w waker) compress(s *live) {
 	saved, err := s.memoryFiles.Compress(w.m.ctx, s.dir)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if errors.Is(err, context.Canceled) { // a fork or a resume needed the files
+		s.compressed, err = false, nil
+	}
 	if s.memory != nil && saved > 0 {
 		s.memory.Bytes -= saved
 		s.info.MemoryBytes = s.memory.Bytes
