@@ -92,24 +92,29 @@ func (s *Server) hold(ctx context.Context, caller core.Caller, ref string, cold 
 	return err
 }
 
-// wake has a paused sandbox run. One that was paused without its memory gets the start command of its template again.
+// wake has a paused sandbox run. One that was paused without its memory gets the start command of its template again, once
+// for calls that come at the same time.
 func (s *Server) wake(ctx context.Context, caller core.Caller, ref string) error {
-	sb, err := s.core.Get(ctx, caller, ref)
-	if err != nil || !sb.State.Over() {
-		if err == nil {
+	_, err, _ := s.resuming.Do("wake "+ref, func() (any, error) {
+		sb, err := s.core.Get(ctx, caller, ref)
+		switch {
+		case err != nil:
+			return nil, err
+		case !sb.State.Over():
 			_, err = s.core.Resume(ctx, caller, ref)
+			return nil, err
 		}
-		return err
-	}
-	sb, err = s.core.StartSandbox(ctx, caller, ref, nil)
-	if err != nil || sb.Image == "" || sb.Image == api.DefaultImage {
-		return err
-	}
-	im, err := s.core.InspectImage(ctx, caller, sb.Image)
-	if err != nil || !isTemplate(im) {
-		return err
-	}
-	return s.startTemplate(ctx, caller, ref, im)
+		sb, err = s.core.StartSandbox(ctx, caller, ref, nil)
+		if err != nil || sb.Image == "" || sb.Image == api.DefaultImage {
+			return nil, err
+		}
+		im, err := s.core.InspectImage(ctx, caller, sb.Image)
+		if err != nil || !isTemplate(im) {
+			return nil, err
+		}
+		return nil, s.startTemplate(ctx, caller, ref, im)
+	})
+	return err
 }
 
 // suspend suspends a sandbox to the disk, or pauses it in memory where its engine cannot save that.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 // machine has sandboxes of which each has 10 bytes.
 type machine struct {
+	mu        sync.Mutex // guards what follows, and the fields of all
 	all       []*box
 	available int64
 	unknown   bool
@@ -26,10 +28,17 @@ type box struct {
 	allows bool
 }
 
-func (b *box) ID() string                   { return b.id }
-func (b *box) IdleSince() (time.Time, bool) { return b.since, !b.busy }
+func (b *box) ID() string { return b.id }
+
+func (b *box) IdleSince() (time.Time, bool) {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	return b.since, !b.busy
+}
 
 func (b *box) Suspend(context.Context) bool {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
 	if b.allows {
 		b.m.did = append(b.m.did, "suspend "+b.id)
 		b.m.available += 10
@@ -48,8 +57,12 @@ func (m *machine) run(t *testing.T, below int64) {
 			}
 			return out
 		},
-		Available: func() (int64, bool) { return m.available, !m.unknown },
-		Below:     below, Logger: slog.New(slog.DiscardHandler),
+		Available: func() (int64, bool) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.available, !m.unknown
+		},
+		Below: below, Logger: slog.New(slog.DiscardHandler),
 	})
 	t.Cleanup(func() { cancel(); synctest.Wait() })
 }
@@ -58,9 +71,18 @@ func (m *machine) run(t *testing.T, below int64) {
 func (m *machine) after(d time.Duration) string {
 	time.Sleep(d)
 	synctest.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	did := strings.Join(m.did, ", ")
 	m.did = nil
 	return did
+}
+
+// set changes how much memory is available.
+func (m *machine) set(available int64, unknown bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.available, m.unknown = available, unknown
 }
 
 func (m *machine) add(idle time.Duration, allows bool) *box {
@@ -85,11 +107,11 @@ func TestSuspend(t *testing.T) {
 		if did := m.after(time.Hour); did != "" {
 			t.Errorf("with enough memory: %s", did)
 		}
-		m.available, m.unknown = 0, true
+		m.set(0, true)
 		if did := m.after(time.Hour); did != "" {
 			t.Errorf("with unknown memory: %s", did)
 		}
-		m.unknown = false
+		m.set(0, false)
 		if did := m.after(time.Minute); did != "suspend s3" {
 			t.Errorf("the last one: %s", did)
 		}
