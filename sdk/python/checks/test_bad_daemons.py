@@ -251,6 +251,14 @@ def listener_of(home: str) -> int:
         return int(struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
+def has_stopped(pid: int) -> bool:
+    """Whether all threads of a process have stopped. The signal alone returns before that."""
+    return all(
+        task.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "T"
+        for task in Path("/proc", str(pid), "task").iterdir()
+    )
+
+
 SILENCE = 2.0
 
 # Some of each kind: what is short, what takes long, what waits for a program with and without a timeout.
@@ -314,6 +322,7 @@ def test_a_daemon_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
         assert running.wait(PATIENCE)
         wait_until(lambda: sum(p["running"] for p in box.processes()) == len(long), "the commands do not run")
         os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: has_stopped(pid), "the daemon does not stop")
         try:
             for name in waits.keys() - set(long):
                 waits[name].start()
