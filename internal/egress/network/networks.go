@@ -122,9 +122,7 @@ func (ws *Networks) ParkAgain() {
 	ws.mu.Lock()
 	open := slices.Collect(maps.Values(ws.open))
 	ws.mu.Unlock()
-	if len(open) > 0 {
-		ws.log.Warn("the holder of network links has died; another gets the links", "links", len(open))
-	}
+	given := 0
 	for _, w := range open {
 		w.mu.Lock()
 		closed := w.closed
@@ -139,7 +137,12 @@ func (ws *Networks) ParkAgain() {
 		w.pending.Done()
 		if err != nil {
 			ws.log.Error("give a link to the holder; a sandbox loses its network with this daemon", "sandbox", w.place.ID, "error", err)
+			continue
 		}
+		given++
+	}
+	if given > 0 {
+		ws.log.Warn("the holder of network links has died; another has the links now", "links", given)
 	}
 }
 
