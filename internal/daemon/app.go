@@ -336,7 +336,7 @@ func retentionOf(r rules.RetentionRule) retention.Rule {
 func suspendedOf(r rules.RetentionRule, cfg Config) retention.Suspended {
 	out := retention.Suspended{CompressAfter: cfg.CompressAfter}
 	if r.Suspended != nil {
-		out.KeepFor = max(time.Duration(*r.Suspended), time.Nanosecond)
+		out.KeepFor = time.Duration(*r.Suspended)
 	}
 	return out
 }

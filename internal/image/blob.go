@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
+	"github.com/cloche-dev/cloche/internal/ctxio"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -167,7 +168,7 @@ func (t *transfer) resume(ctx context.Context) error {
 	if info.Size() == 0 || info.Size() > t.blob.size {
 		return t.restart()
 	}
-	if t.have, err = io.Copy(t.sum, contextReader{ctx, io.NewSectionReader(t.f, 0, info.Size())}); err != nil {
+	if t.have, err = io.Copy(t.sum, ctxio.Reader(ctx, io.NewSectionReader(t.f, 0, info.Size()))); err != nil {
 		return fmt.Errorf("read blob: %w", err)
 	}
 	t.progress(t.have)
@@ -293,17 +294,4 @@ func (s *Store) removeBlobs(layers []api.ImageLayer) {
 			_ = os.Remove(s.oci.at("blobs", hexOf(l.Digest)))
 		}
 	}
-}
-
-// contextReader ends with its context.
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (c contextReader) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return c.r.Read(p)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/archive"
+	"github.com/cloche-dev/cloche/internal/ctxio"
 )
 
 // ImportOptions say how to import.
@@ -142,7 +143,7 @@ func (im *importing) end(ctx context.Context, err error) (api.Image, error) {
 
 // spool keeps a stream in a file without a name, uncompressed.
 func (im *importing) spool(ctx context.Context, r io.Reader) (_ *os.File, err error) {
-	z, err := archive.Decompress(contextReader{ctx, r})
+	z, err := archive.Decompress(ctxio.Reader(ctx, r))
 	if err != nil {
 		return nil, err
 	}
@@ -505,7 +506,7 @@ func (im *importing) local(b bundle, path string, info api.ImageLayer) layerSour
 
 func verifyFile(ctx context.Context, r io.Reader, digest string) error {
 	sum := sha256.New()
-	if _, err := io.Copy(sum, contextReader{ctx, r}); err != nil {
+	if _, err := io.Copy(sum, ctxio.Reader(ctx, r)); err != nil {
 		return fmt.Errorf("read layer: %w", err)
 	}
 	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != digest {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/ctxio"
 )
 
 // maxDirDepth bounds a directory that is packed.
@@ -164,7 +166,7 @@ func (p *packer) packFile(h *tar.Header, name string, st syscall.Stat_t) error {
 	if err := p.write(h); err != nil {
 		return err
 	}
-	if _, err := io.CopyN(p.tar, contextReader{p.ctx, f}, h.Size); err != nil {
+	if _, err := io.CopyN(p.tar, ctxio.Reader(p.ctx, f), h.Size); err != nil {
 		return fmt.Errorf("pack %s: %w", clip(name), err)
 	}
 	return nil

@@ -141,7 +141,6 @@ func (w waker) suspend(s *live, over why) {
 // store does what is due for the memory of a suspended sandbox, and returns when to look again; zero is never. The caller holds s.mu.
 func (w waker) store(s *live, t time.Time) (next time.Time, discarded bool) {
 	if s.info.State != api.StateSuspended || s.info.SuspendedAt == nil {
-		s.compressed = false
 		return time.Time{}, false
 	}
 	act, next := w.m.opts.Suspended.Due(*s.info.SuspendedAt, s.compressed, t)

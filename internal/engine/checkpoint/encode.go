@@ -13,6 +13,7 @@ import (
 	"filippo.io/age"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/cloche-dev/cloche/internal/ctxio"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
 
@@ -33,7 +34,7 @@ func encode(ctx context.Context, w io.Writer, from io.Reader, key *Key) (err err
 	}
 	packed, err := zstd.NewWriter(sealed, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(1<<20))
 	if err == nil {
-		_, err = io.Copy(packed, &reader{ctx, from})
+		_, err = io.Copy(packed, ctxio.Reader(ctx, from))
 		err = errors.Join(err, packed.Close())
 	}
 	if err == nil {
@@ -63,7 +64,7 @@ func decode(ctx context.Context, w io.Writer, from io.Reader, key *Key, size int
 	}
 	defer unpacked.Close()
 	written := &writer{w: w}
-	n, err := io.Copy(written, io.LimitReader(&reader{ctx, unpacked}, size+1))
+	n, err := io.Copy(written, io.LimitReader(ctxio.Reader(ctx, unpacked), size+1))
 	switch {
 	case written.err != nil:
 		return fmt.Errorf("unpack the checkpoint: %w", written.err)
@@ -161,20 +162,6 @@ func store(ctx context.Context, at *os.Root, name string, from *os.File, key *Ke
 		return size, err
 	}
 	return -1, errors.Join(err, at.Remove(partial))
-}
-
-// reader is a reader that ends with a context.
-type reader struct {
-	ctx context.Context
-	io.Reader
-}
-
-// Read implements io.Reader.
-func (r *reader) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return r.Reader.Read(p)
 }
 
 // writer keeps the error of a write, to tell it from the errors of what is read.

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloche-dev/cloche/internal/ctxio"
 )
 
 // File is one file of a checkpoint that an engine writes. With a key it is in memory until Store: nothing of it is on the
@@ -105,7 +107,7 @@ func Sum(ctx context.Context, f *os.File) (size int64, sum string, err error) {
 		return 0, "", fmt.Errorf("read the checkpoint: %w", err)
 	}
 	h := sha256.New()
-	if _, err := io.Copy(h, &reader{ctx, io.NewSectionReader(f, 0, fi.Size())}); err != nil {
+	if _, err := io.Copy(h, ctxio.Reader(ctx, io.NewSectionReader(f, 0, fi.Size()))); err != nil {
 		return 0, "", fmt.Errorf("read the checkpoint: %w", err)
 	}
 	return fi.Size(), hex.EncodeToString(h.Sum(nil)), nil

@@ -22,6 +22,7 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 
+	"github.com/cloche-dev/cloche/internal/ctxio"
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/hostfile"
 )
@@ -199,7 +200,7 @@ func (e *executables) unpack(ctx context.Context, w io.Writer) (hash string, err
 	}
 	defer r.Close()
 	sum := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(w, sum), &reader{ctx, r}); err != nil {
+	if _, err := io.Copy(io.MultiWriter(w, sum), ctxio.Reader(ctx, r)); err != nil {
 		return "", fmt.Errorf("unpack the executable of sandboxes: %w", err)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
@@ -381,7 +382,7 @@ func (e *executables) fill(ctx context.Context, own *os.File, path, hash string)
 		return err
 	}
 	sum := sha256.New()
-	_, err = io.Copy(io.MultiWriter(f, sum), &reader{ctx, io.NewSectionReader(own, 0, info.Size())})
+	_, err = io.Copy(io.MultiWriter(f, sum), ctxio.Reader(ctx, io.NewSectionReader(own, 0, info.Size())))
 	if err == nil && hex.EncodeToString(sum.Sum(nil)) != hash {
 		err = errors.New("the executable changed while it was copied")
 	}
@@ -472,23 +473,10 @@ func identify(f *os.File) (identity, error) {
 
 func hashFile(ctx context.Context, f *os.File) (string, error) {
 	sum := sha256.New()
-	if _, err := io.Copy(sum, &reader{ctx, io.NewSectionReader(f, 0, 1<<62)}); err != nil {
+	if _, err := io.Copy(sum, ctxio.Reader(ctx, io.NewSectionReader(f, 0, 1<<62))); err != nil {
 		return "", fmt.Errorf("hash executable: %w", err)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
-}
-
-// reader ends with its context.
-type reader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (r *reader) Read(b []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return r.r.Read(b)
 }
 
 func readNote(dir string) (note, bool) {
