@@ -5,32 +5,20 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
-	"os"
-	"path/filepath"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/test/fixture"
-	"github.com/cloche-dev/cloche/test/freeport"
 )
 
 // TestBoxPersistent: a persistent session of LangBot's is suspended when it is idle, continues with its processes at the next
 // use, and keeps its workspace when all its processes are killed, as by a reboot.
 func TestBoxPersistent(t *testing.T) {
-	h := fixture.New(t)
-	h.Needs("gvisor", "cpus")
-	h.Kill9()
-	port := strconv.Itoa(freeport.Free(t))
-	if err := os.WriteFile(filepath.Join(h.Dir, "settings.yaml"), []byte("box:\n  listen: 127.0.0.1:"+port+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("LANGBOT_BOX_CONTROL_TOKEN", boxToken)
 	t.Setenv("BOX__PERSISTENT__SUSPEND_AFTER_SEC", "2")
-	h.Start()
-	b := &boxRuntime{Fixture: h, port: port, work: t.TempDir(), token: boxToken}
+	b := boxOfADaemon(t)
+	h := b.Fixture
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 3*time.Minute))
 	defer cancel()
 	c := b.client(ctx)

@@ -277,8 +277,9 @@ func boxStops(ctx context.Context, t *testing.T, b *boxRuntime, c *boxClient) {
 	}
 }
 
-// TestBoxOfADaemon: any daemon serves LangBot at an address of its settings.
-func TestBoxOfADaemon(t *testing.T) {
+// boxOfADaemon starts a daemon that serves LangBot at an address of its settings.
+func boxOfADaemon(t *testing.T) *boxRuntime {
+	t.Helper()
 	h := fixture.New(t)
 	h.Needs("gvisor", "cpus")
 	h.Kill9()
@@ -288,7 +289,13 @@ func TestBoxOfADaemon(t *testing.T) {
 	}
 	t.Setenv("LANGBOT_BOX_CONTROL_TOKEN", boxToken)
 	h.Start()
-	b := &boxRuntime{Fixture: h, port: port, work: t.TempDir(), token: boxToken}
+	return &boxRuntime{Fixture: h, port: port, work: t.TempDir(), token: boxToken}
+}
+
+// TestBoxOfADaemon: any daemon serves LangBot at an address of its settings.
+func TestBoxOfADaemon(t *testing.T) {
+	b := boxOfADaemon(t)
+	h, port := b.Fixture, b.port
 	ctx, cancel := context.WithDeadline(t.Context(), deadline(t, 4*time.Minute))
 	defer cancel()
 	for path, want := range map[string]string{"/healthz": `"live":true`, "/readyz": `"ready":true`} {

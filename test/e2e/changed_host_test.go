@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cloche-dev/cloche/test/fixture"
 )
@@ -69,10 +68,8 @@ while True: time.sleep(0.05); print(chr(m[4097]), flush=True)`
 	for _, box := range []string{"box", "other"} {
 		lines := func() int { return strings.Count(h.Must("logs", box, "maps"), "A\n") }
 		before := lines()
-		for end := time.Now().Add(20 * time.Second); lines() < before+2; time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("the program in %s reads no more of what it has mapped: %s", box, h.Must("ps", box))
-			}
+		if !fixture.Poll(func() bool { return lines() >= before+2 }) {
+			t.Fatalf("the program in %s reads no more of what it has mapped: %s", box, h.Must("ps", box))
 		}
 	}
 	h.Must("rm", "-f", "box", "other")
