@@ -54,6 +54,20 @@ func (l *Link) whole() bool {
 		len(l.MAC) == 6 && len(l.GatewayMAC) == 6 && l.MTU > 0
 }
 
+// RefuseSaved returns the error of an engine without Abilities.Layer and Abilities.Suspend for a plan that continues from what
+// such an engine has saved, and nil for another plan.
+func (p Plan) RefuseSaved(engine string) error {
+	switch {
+	case p.Root.Upper != "":
+		return api.Errorf(api.CodeUnsupported, "the %s engine cannot give a sandbox the root of a snapshot", engine).
+			WithHint("leave it out, or use engine gvisor")
+	case p.Memory != nil:
+		return api.Errorf(api.CodeUnsupported, "the %s engine cannot continue a sandbox from saved memory", engine).
+			WithHint("use engine gvisor")
+	}
+	return nil
+}
+
 // RefusePinned is the error of an engine without Abilities.Pinned for a mount that is Pinned. It names a
 // rule, which policy may have created for a private file in the mount.
 func (p Plan) RefusePinned(engine string, m Mount) error {

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -81,7 +82,7 @@ func (e *Engine) check(p engine.Plan) error {
 		return api.Errorf(api.CodeUnsupported, "engine %s cannot give a sandbox %s", e.opts.Name, what).
 			WithHint("leave it out, or use engine gvisor")
 	}
-	if err := p.Validate(); err != nil {
+	if err := cmp.Or(p.Validate(), p.RefuseSaved(e.opts.Name)); err != nil {
 		return err
 	}
 	switch {
@@ -89,8 +90,6 @@ func (e *Engine) check(p engine.Plan) error {
 		return broken("an id or owner that is no name")
 	case len(p.Agent.Config) > inner.MaxConfig:
 		return broken("a configuration of the agent that is too long")
-	case p.Root.Upper != "":
-		return refused("a root with the changes of another one")
 	case len(p.Rules) > 0:
 		return refused("rules on paths inside a mount, such as the one for " + strconv.Quote(path.Join(p.Rules[0].Target, p.Rules[0].Path)) + ": what is inside may mount nothing there")
 	}

@@ -20,14 +20,15 @@ func TestRefusedPlans(t *testing.T) {
 	}
 	defer e.Close()
 	for says, change := range map[string]func(*engine.Plan){
-		"a limit":          func(p *engine.Plan) { p.Limits.MemoryBytes = 1 << 30 },
-		"a read-only root": func(p *engine.Plan) { p.Root.ReadOnly = true },
-		"the changes of":   func(p *engine.Plan) { p.Root.Upper = "/x" },
-		"rules on paths":   func(p *engine.Plan) { p.Rules = []engine.PathRule{{Target: "/w", Path: ".env"}} },
-		"a mount at /w":    func(p *engine.Plan) { p.Mounts = []engine.Mount{{Source: "/x", Target: "/w"}} },
-		"outlives it":      func(p *engine.Plan) { p.Volumes = []engine.Volume{{Name: "kept", Target: "/w"}} },
-		"read-only":        func(p *engine.Plan) { p.Volumes = []engine.Volume{{Target: "/w", ReadOnly: true}} },
-		"of this machine":  func(p *engine.Plan) { p.Volumes = []engine.Volume{{Target: "/w", Source: "/x"}} },
+		"a limit":                func(p *engine.Plan) { p.Limits.MemoryBytes = 1 << 30 },
+		"a read-only root":       func(p *engine.Plan) { p.Root.ReadOnly = true },
+		"the root of a snapshot": func(p *engine.Plan) { p.Root.Upper = "/x" },
+		"saved memory":           func(p *engine.Plan) { p.Memory = &engine.Memory{Dir: "/x"} },
+		"rules on paths":         func(p *engine.Plan) { p.Rules = []engine.PathRule{{Target: "/w", Path: ".env"}} },
+		"a mount at /w":          func(p *engine.Plan) { p.Mounts = []engine.Mount{{Source: "/x", Target: "/w"}} },
+		"outlives it":            func(p *engine.Plan) { p.Volumes = []engine.Volume{{Name: "kept", Target: "/w"}} },
+		"read-only":              func(p *engine.Plan) { p.Volumes = []engine.Volume{{Target: "/w", ReadOnly: true}} },
+		"of this machine":        func(p *engine.Plan) { p.Volumes = []engine.Volume{{Target: "/w", Source: "/x"}} },
 	} {
 		p := enginetest.Plan(t, enginetest.Images{})
 		p.Limits = engine.Limits{}

@@ -72,7 +72,7 @@ func (e *Engine) check(p engine.Plan) error {
 		return api.Errorf(api.CodeUnsupported, "engine e2b cannot give a sandbox %s", what).
 			WithHint("leave it out, or use another engine")
 	}
-	if err := p.Validate(); err != nil {
+	if err := cmp.Or(p.Validate(), p.RefuseSaved(Name)); err != nil {
 		return err
 	}
 	l := p.Limits
@@ -83,8 +83,6 @@ func (e *Engine) check(p engine.Plan) error {
 		return refused("a network link")
 	case p.Root.ReadOnly:
 		return refused("a read-only root")
-	case p.Root.Upper != "":
-		return refused("a root with the changes of another one")
 	case l.CPUs > 0 || l.MemoryBytes > 0 || l.DiskBytes > 0 || l.Pids > 0:
 		return refused("a limit: its template at the service has them")
 	case len(p.Rules) > 0:

@@ -56,18 +56,38 @@ func (s *suite) resume(p engine.Pauser) {
 	}
 }
 
+// counter is a program that counts in a file of the host. change mounts the directory of that, and read returns how far the
+// program has come.
+func (s *suite) counter() (program, path string, change func(*engine.Plan), read func() int) {
+	s.Helper()
+	dir := s.TempDir()
+	file := filepath.Join(dir, "count")
+	program, path = s.Images.Program, file
+	if s.Isolates {
+		program, path = Inside, "/srv/job/count"
+	}
+	change = func(p *engine.Plan) {
+		if s.Isolates {
+			p.Mounts = []engine.Mount{{Source: dir, Target: "/srv/job"}}
+		}
+	}
+	read = func() int {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return 0
+		}
+		n, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+		return n
+	}
+	return program, path, change, read
+}
+
 // counting makes an instance in which one program counts and another takes all
 // of a processor, and returns how to read how far the first has come.
 func (s *suite) counting() (engine.Instance, func() int) {
 	s.Helper()
-	dir := s.TempDir()
-	program, path := s.Images.Program, filepath.Join(dir, "count")
-	i, _ := s.create(func(p *engine.Plan) {
-		if s.Isolates {
-			p.Mounts = []engine.Mount{{Source: dir, Target: "/srv/job"}}
-			program, path = Inside, "/srv/job/count"
-		}
-	})
+	program, path, change, read := s.counter()
+	i, _ := s.create(change)
 	s.pauser(i)
 	for _, argv := range [][]string{{program, "count", path}, {program, "spin", "20s"}} {
 		ctx, cancel := context.WithCancel(s.ctx)
@@ -80,14 +100,6 @@ func (s *suite) counting() (engine.Instance, func() int) {
 			}
 		}()
 		s.Cleanup(func() { cancel(); <-over })
-	}
-	read := func() int {
-		b, err := os.ReadFile(filepath.Join(dir, "count"))
-		if err != nil {
-			return 0
-		}
-		n, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-		return n
 	}
 	s.eventually("the program counts", func() bool { return read() > 3 })
 	return i, read

@@ -4,6 +4,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,6 +35,9 @@ func (m *Machine) forks(p engine.Plan) bool {
 
 // Suspend implements engine.Suspender.
 func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, err error) {
+	if err := i.usable("suspend"); err != nil {
+		return m, err
+	}
 	if i.isPaused() {
 		return m, api.Errorf(api.CodeState, "suspend sandbox %s: it is paused", i.ID)
 	}
@@ -101,7 +105,7 @@ func (m *Machine) wake(i *instance, p engine.Plan) error {
 	go i.watch()
 	if asleep == nil {
 		close(i.ended)
-		return api.Errorf(api.CodeInternal, "create sandbox: its memory has changed").WithCause(err)
+		return api.Errorf(api.CodeInternal, "create sandbox: its memory has changed").WithCause(errors.Join(engine.ErrMemoryRefused, err))
 	}
 	signal(i.tree(), syscall.SIGCONT)
 	return nil

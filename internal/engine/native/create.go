@@ -107,9 +107,8 @@ func (e *Engine) validate(p engine.Plan) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	if p.Root.Upper != "" {
-		return api.Errorf(api.CodeUnsupported, "engine %s begins with no layer of a snapshot", e.name).
-			WithHint("use engine gvisor for snapshots")
+	if err := p.RefuseSaved(e.name); err != nil {
+		return err
 	}
 	for _, m := range p.Mounts {
 		if m.Pinned {

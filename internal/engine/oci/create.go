@@ -90,9 +90,8 @@ func validate(p engine.Plan) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	if p.Root.Upper != "" {
-		return api.Errorf(api.CodeUnsupported, "the oci engine begins with no layer of a snapshot").
-			WithHint("use engine gvisor for snapshots")
+	if err := p.RefuseSaved("oci"); err != nil {
+		return err
 	}
 	for _, m := range p.Mounts {
 		if m.Pinned {

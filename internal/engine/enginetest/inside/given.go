@@ -44,8 +44,10 @@ func listener() (net.Listener, bool) {
 func configuration() ([]byte, error) {
 	b, control := make([]byte, 1<<16), make([]byte, syscall.CmsgSpace(4*3))
 	n, m, _, _, err := syscall.Recvmsg(3, b, control, syscall.MSG_CMSG_CLOEXEC)
+	file := os.NewFile(3, "config")
+	defer file.Close()
 	if errors.Is(err, syscall.ENOTSOCK) {
-		return io.ReadAll(os.NewFile(3, "config"))
+		return io.ReadAll(file)
 	}
 	messages, cerr := syscall.ParseSocketControlMessage(control[:max(m, 0)])
 	for _, msg := range messages {
@@ -55,7 +57,7 @@ func configuration() ([]byte, error) {
 			err = errors.Join(err, syscall.Dup3(fd, tapFD+i, syscall.O_CLOEXEC))
 		}
 	}
-	rest, rerr := io.ReadAll(os.NewFile(3, "config"))
+	rest, rerr := io.ReadAll(file)
 	return append(b[:max(n, 0)], rest...), errors.Join(err, cerr, rerr)
 }
 

@@ -11,18 +11,24 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
 	"slices"
+	"sync"
+	"time"
 )
 
 // request is the first line of a connection: echo everything that follows, end
-// the agent, or run a program and answer with its output.
+// the agent, close every other connection, start a program, or run one and
+// answer with its output.
 type request struct {
-	Echo bool     `json:"echo,omitempty"`
-	Exit bool     `json:"exit,omitempty"`
-	Argv []string `json:"argv,omitempty"`
+	Echo    bool     `json:"echo,omitempty"`
+	Exit    bool     `json:"exit,omitempty"`
+	Suspend bool     `json:"suspend,omitempty"`
+	Start   bool     `json:"start,omitempty"`
+	Argv    []string `json:"argv,omitempty"`
 	// Pids bounds the processes of the program, by a group that the agent makes.
 	Pids int `json:"pids,omitempty"`
 }
@@ -72,6 +78,7 @@ func agent(args []string) {
 		fmt.Fprintln(ready, "cannot decode configuration:", err)
 		return
 	}
+	all := &connections{open: map[net.Conn]chan struct{}{}}
 	ln, given := listener()
 	if !given {
 		var err error
@@ -80,9 +87,11 @@ func agent(args []string) {
 			return
 		}
 		for _, fd := range []uintptr{5, 6} {
-			if born, err := net.FileConn(os.NewFile(fd, "born with")); err == nil {
-				go serve(born)
+			file := os.NewFile(fd, "born with")
+			if born, err := net.FileConn(file); err == nil {
+				go all.serve(born)
 			}
+			file.Close() // a descriptor of the host that is open cannot be restored
 		}
 	} else if err := carry(); err != nil {
 		fmt.Fprintln(ready, "cannot carry frames:", err)
@@ -97,7 +106,7 @@ func agent(args []string) {
 		if err != nil {
 			return
 		}
-		go serve(conn)
+		go all.serve(conn)
 	}
 }
 
@@ -109,8 +118,24 @@ func silence() {
 	}
 }
 
-func serve(conn net.Conn) {
-	defer conn.Close()
+// connections are the open ones, each with a channel that is closed after it.
+type connections struct {
+	mu   sync.Mutex
+	open map[net.Conn]chan struct{}
+}
+
+func (c *connections) serve(conn net.Conn) {
+	over := make(chan struct{})
+	c.mu.Lock()
+	c.open[conn] = over
+	c.mu.Unlock()
+	defer func() {
+		conn.Close()
+		c.mu.Lock()
+		delete(c.open, conn)
+		c.mu.Unlock()
+		close(over)
+	}()
 	in := bufio.NewReader(conn)
 	line, err := in.ReadBytes('\n')
 	if err != nil {
@@ -127,7 +152,24 @@ func serve(conn net.Conn) {
 		io.Copy(conn, in)
 		return
 	}
+	if req.Suspend {
+		c.closeOthers(conn)
+		json.NewEncoder(conn).Encode(response{})
+		return
+	}
 	json.NewEncoder(conn).Encode(run(req))
+}
+
+// closeOthers closes every connection but one, and waits until they are closed.
+func (c *connections) closeOthers(but net.Conn) {
+	c.mu.Lock()
+	others := maps.Clone(c.open)
+	c.mu.Unlock()
+	delete(others, but)
+	for conn, over := range others {
+		conn.SetReadDeadline(time.Unix(1, 0)) // its reader ends and closes it
+		<-over
+	}
 }
 
 // run runs a program, in the groups that the agent was given and in one that it makes
@@ -143,6 +185,13 @@ func run(req request) response {
 		groups = append(groups, group)
 	}
 	cmd := command(groups, req.Argv)
+	if req.Start {
+		if err := cmd.Start(); err != nil {
+			return response{Code: -1, Error: err.Error()}
+		}
+		go func() { _ = cmd.Wait() }()
+		return response{}
+	}
 	out, err := cmd.CombinedOutput()
 	resp := response{Output: out}
 	if cmd.ProcessState != nil {
