@@ -153,7 +153,7 @@ func build(ctx context.Context, cfg Config, ephemeral bool) (h *app, err error) 
 		logger.Error("sweep what is left of snapshots", "error", err)
 	}
 	if !ephemeral {
-		h.recover(ctx, gv)
+		h.recover(ctx, gv, snapshots)
 		h.startPools(ctx, gv, options)
 	}
 	return h, nil
@@ -241,11 +241,11 @@ func (h *app) imagePins(snapshots *snapshot.Store) ([]string, error) {
 
 // recover finds the world of an earlier daemon again. What cannot be found or
 // cleaned now does not keep the daemon from serving.
-func (h *app) recover(ctx context.Context, gv kernels) {
+func (h *app) recover(ctx context.Context, gv kernels, snapshots *snapshot.Store) {
 	if err := h.manager.Recover(ctx); err != nil {
 		h.log.Error("recover sandboxes", "error", err)
 	}
-	if err := gv.SweepExecutables(); err != nil {
+	if err := h.sweepExecutables(gv, snapshots); err != nil {
 		h.log.Warn("remove executables that no sandbox uses", "error", err)
 	}
 	h.core.TellUnreadable(ctx)

@@ -27,6 +27,8 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine/pidfd"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/sandbox/directory"
+	"github.com/cloche-dev/cloche/internal/snapshot"
 )
 
 // kernels is the engine that has something ready for its next sandbox.
@@ -162,4 +164,17 @@ func keepFromOOM(log *slog.Logger) {
 		return
 	}
 	log.Debug("daemon has its place when memory runs out", "oom_score_adj", score)
+}
+
+// sweepExecutables removes the executables that neither a sandbox nor a saved memory needs.
+func (h *app) sweepExecutables(gv kernels, snapshots *snapshot.Store) error {
+	templates, err := snapshots.Templates()
+	if err != nil {
+		return err
+	}
+	memories, err := directory.RecordedMemories(h.home.path("owners"), templates)
+	if err != nil {
+		return err
+	}
+	return gv.SweepExecutables(memories)
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/image"
 	"github.com/cloche-dev/cloche/internal/sandbox"
+	"github.com/cloche-dev/cloche/internal/snapshot"
 )
 
 // kernels has nothing ready: engines of this system have daemons of their own.
 type kernels struct{}
 
-// SweepExecutables has none to sweep.
-func (kernels) SweepExecutables() error { return nil }
+// sweepExecutables has none to sweep.
+func (h *app) sweepExecutables(kernels, *snapshot.Store) error { return nil }
 
 // unpacker returns nil: no directory of this system is mounted in a sandbox.
 func unpacker() func() (*os.File, error) { return nil }

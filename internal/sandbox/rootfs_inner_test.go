@@ -74,13 +74,24 @@ func TestRecordedImages(t *testing.T) {
 	write("a", "1", directory.Record, `{"Info":{"image_digest":"sha256:b"}}`)
 	write("a", "2", directory.Record, `{"Info":{"image_digest":"sha256:a"}}`)
 	write("b", "3", directory.Record, `{"Info":{"image_digest":"sha256:b"},"Other":1}`)
-	write("b", "4", directory.Record, `{"Info":{}}`)
+	write("b", "4", directory.Record, `{"Info":{},"Memory":"b25l"}`)
+	write("templates", "6", directory.Record, `{"Memory":"dHdv"}`)
+	templates := []string{filepath.Join(owners, "templates", "sandboxes", "6"), filepath.Join(owners, "absent")}
+	if got, err := directory.RecordedMemories(filepath.Join(owners, "none"), templates); err != nil || len(got) != 1 || string(got[0]) != "two" {
+		t.Errorf("memories of templates: %q, %v", got, err)
+	}
+	if got, err := directory.RecordedMemories(owners, nil); err != nil || len(got) != 2 || string(got[0]) != "one" || string(got[1]) != "two" {
+		t.Errorf("memories of sandboxes: %q, %v", got, err)
+	}
 	if got, err := directory.RecordedImages(owners); err != nil || !slices.Equal(got, []string{"sha256:a", "sha256:b"}) {
 		t.Errorf("%q, %v", got, err)
 	}
 	write("b", "5", directory.Record, `{`)
 	if _, err := directory.RecordedImages(owners); err == nil || !strings.Contains(err.Error(), "record of 5") {
 		t.Errorf("a record that is torn: %v", err)
+	}
+	if _, err := directory.RecordedMemories(owners, nil); err == nil {
+		t.Error("memories: a record is torn, and that is no error")
 	}
 	// Its creation has not ended.
 	write("b", "5", "creating.json", `{}`)

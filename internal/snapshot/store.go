@@ -225,6 +225,15 @@ func (s *Store) ImageDigests() ([]string, error) {
 	return slices.Compact(digests), nil
 }
 
+// Templates returns the directories that Use.Template returns, of all snapshots with memory.
+func (s *Store) Templates() ([]string, error) {
+	dirs, err := filepath.Glob(filepath.Join(s.dir, "*", idPrefix+"*", memoryDir))
+	if err != nil {
+		return nil, fmt.Errorf("list snapshots with memory: %w", err)
+	}
+	return dirs, nil
+}
+
 // Use is a snapshot that stays until it is released.
 type Use struct {
 	Snapshot api.Snapshot

@@ -50,6 +50,7 @@ type creation struct {
 	reports    *reports // what the sentry's guard says; nil without rules
 	inst       *instance
 	executable *executable
+	gvisor     string   // the version of the executable
 	memory     *checked // nil unless the sandbox continues from its memory
 	// late: only a gofer is started, for mounts of a sandbox that has booted.
 	late bool
@@ -123,10 +124,11 @@ func (c *creation) done() *instance {
 // after our sudden death knows where to look.
 func (c *creation) record(ctx context.Context) error {
 	// Where it takes time, it takes it beside the steps before the start.
-	c.executable = c.e.executables.open(ctx, c.plan.DieWithParent)
+	c.executable, c.gvisor = c.e.executables.open(ctx, c.plan.DieWithParent), c.e.version
 	if c.plan.Memory != nil {
-		c.memory = c.e.checkMemory(ctx, c.plan.Memory, c.plan.Mounts)
-		c.undo.Add(c.memory.close)
+		if err := c.checkMemory(ctx); err != nil {
+			return err
+		}
 	}
 	// Where they are is not the same in every daemon's life.
 	groups := c.e.groups.Dirs(c.plan.Owner, c.plan.ID)
@@ -139,7 +141,7 @@ func (c *creation) record(ctx context.Context) error {
 	}
 	c.rec = record{
 		Head: lifecycle.Head{ID: c.plan.ID, Owner: c.plan.Owner, Dir: c.plan.Dir, Cgroups: groups, Boot: c.e.boot},
-		Port: c.plan.Agent.Port, GVisor: c.e.version, Attached: c.plan.DieWithParent,
+		Port: c.plan.Agent.Port, GVisor: c.gvisor, Attached: c.plan.DieWithParent,
 	}
 	if err := c.e.records.Create(c.rec); err != nil {
 		return err
@@ -148,9 +150,9 @@ func (c *creation) record(ctx context.Context) error {
 	return nil
 }
 
-// takePooled returns a sentry that is parked, unless this is a member of a pool itself.
+// takePooled returns a sentry that is parked, unless this is a member of a pool itself or needs another executable.
 func (c *creation) takePooled() (p *pooled, name string, ok bool) {
-	if c.waits != nil {
+	if c.waits != nil || c.gvisor != c.e.version {
 		return nil, "", false
 	}
 	return c.e.sentries.Take(fitOf(c.plan), "")

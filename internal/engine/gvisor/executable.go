@@ -126,6 +126,28 @@ func (e *executables) openOwn() (*os.File, error) {
 	return f, nil
 }
 
+// openHash opens the kept executable that has a hash, which may be the one of an earlier build.
+func (e *executables) openHash(ctx context.Context, hash string) (*executable, error) {
+	if e.dir == "" || len(hash) != hex.EncodedLen(sha256.Size) {
+		return nil, errors.New("its executable is not kept")
+	}
+	f, err := os.Open(filepath.Join(e.dir, hash[:hashLetter], keptName))
+	if err != nil {
+		return nil, fmt.Errorf("open kept executable: %w", err)
+	}
+	found, err := hashFile(ctx, f)
+	if err == nil && found != hash {
+		err = errors.New("the kept executable was changed")
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	x := &executable{file: f, hash: hash, done: make(chan struct{})}
+	close(x.done)
+	return x, nil
+}
+
 // openKept falls back to the running executable, or to one in memory, when none can be kept: what
 // would be lost by that is lost only when it is replaced.
 func (e *executables) openKept(ctx context.Context) (*os.File, string, error) {
@@ -408,12 +430,19 @@ func (e *executables) notes() map[string]note {
 }
 
 // SweepExecutables removes every kept executable that no sandbox of any owner
-// uses and that is not the running one. It must not be called before what another
+// uses, that no saved memory needs and that is not the running one. The memories are
+// the Notes of all that are kept. It must not be called before what another
 // daemon of this directory has started is known here.
-func (e *Engine) SweepExecutables() error {
+func (e *Engine) SweepExecutables(memories [][]byte) error {
 	used, err := e.recorded()
 	if err != nil {
 		return api.Errorf(api.CodeInternal, "sweep executables: %w", err)
+	}
+	for _, m := range memories {
+		var n memoryNote
+		if err := json.Unmarshal(m, &n); err == nil { // else it is another engine's
+			used = append(used, n.Executable)
+		}
 	}
 	if err := e.executables.sweep(used); err != nil {
 		return api.Errorf(api.CodeInternal, "sweep executables: %w", err)

@@ -15,6 +15,12 @@ import (
 // GVisorVersion is what the engine takes itself for.
 const GVisorVersion = gvisorVersion
 
+// OfVersion makes the engine one whose build has another version of gVisor compiled in.
+func (e *Engine) OfVersion(version string) *Engine {
+	e.version = version
+	return e
+}
+
 // The notes of a sentry that are taken at once, and how often one is afterwards.
 const (
 	NoteBurst = noteBurst
@@ -77,7 +83,7 @@ func (e *Engine) CreateBooted(ctx context.Context, p engine.Plan) (i engine.Inst
 	p.Pool.Ceiling = 1
 	r := e.readyFor(p)
 	p.Pool = engine.Pool{}
-	if !r.fits || p.Validate() != nil || p.CheckMountPoints() != nil {
+	if !r.fits || p.Memory != nil || p.Validate() != nil || p.CheckMountPoints() != nil {
 		i, err = e.Create(ctx, p)
 		return i, err, false
 	}

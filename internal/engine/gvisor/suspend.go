@@ -29,6 +29,8 @@ var memoryFiles = [...]string{"kernel", "pages.meta", "pages"}
 type memoryNote struct {
 	// GVisor is the version that saved the files: another cannot read them.
 	GVisor string `json:"gvisor"`
+	// Executable is the hash of the kept executable that saved them; empty if none is kept.
+	Executable string `json:"executable,omitempty"`
 	// Sums are the SHA-256 checksums of memoryFiles, in hex.
 	Sums [len(memoryFiles)]string `json:"sums"`
 	// Sizes are what memoryFiles contain, in bytes. They may be stored compressed or encrypted.
@@ -113,7 +115,7 @@ func (i *instance) saveMemory(ctx context.Context, dir string) (m engine.Memory,
 	if err != nil {
 		return m, unsaved(i.rec.ID, err)
 	}
-	note := memoryNote{GVisor: i.e.version}
+	note := memoryNote{GVisor: i.e.version, Executable: i.rec.Executable}
 	if note.Files, err = hostFiles(i.sentry.ID.PID); err != nil {
 		return m, err
 	}
@@ -167,20 +169,12 @@ func diskFull(id string, err error) error {
 }
 
 // openMemory opens the files that a sandbox continues from. They are read again by the sentry, from the same descriptors.
-func (e *Engine) openMemory(ctx context.Context, m *engine.Memory, mounts []engine.Mount) (files []*os.File, err error) {
+func (e *Engine) openMemory(ctx context.Context, m *engine.Memory, note memoryNote, mounts []engine.Mount) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(files)
 		}
 	}()
-	var note memoryNote
-	if err := json.Unmarshal(m.Note, &note); err != nil {
-		return nil, fmt.Errorf("read the note of the memory: %w", err)
-	}
-	if note.GVisor != e.version {
-		return nil, api.Errorf(api.CodeUnsupported, "the memory of the sandbox was saved by gVisor %.40q, and this cloche has %.40q", note.GVisor, e.version).
-			WithHint("resume it with the cloche that suspended it").WithCause(engine.ErrMemoryRefused)
-	}
 	if err := compareHostFiles(note.Files, mounts); err != nil {
 		return nil, err
 	}
@@ -223,14 +217,30 @@ type checked struct {
 	err   error
 }
 
-// checkMemory begins to open and check the files of a memory. The caller calls close.
-func (e *Engine) checkMemory(ctx context.Context, m *engine.Memory, mounts []engine.Mount) *checked {
-	k := &checked{done: make(chan struct{})}
+// checkMemory begins to open and check the files of the plan's memory, and opens the executable that continues from them: a
+// memory of another version of gVisor needs the executable that saved it.
+func (c *creation) checkMemory(ctx context.Context) error {
+	m, k := c.plan.Memory, &checked{done: make(chan struct{})}
+	var note memoryNote
+	if err := json.Unmarshal(m.Note, &note); err != nil {
+		return fmt.Errorf("read the note of the memory: %w", err)
+	}
+	if note.GVisor != c.e.version {
+		x, err := c.e.executables.openHash(ctx, note.Executable)
+		if err != nil {
+			return api.Errorf(api.CodeUnsupported, "the memory of the sandbox was saved by gVisor %.40q, and this cloche has %.40q", note.GVisor, c.e.version).
+				WithHint("resume it with the cloche that suspended it").WithCause(errors.Join(engine.ErrMemoryRefused, err))
+		}
+		c.executable.close()
+		c.executable, c.gvisor = x, note.GVisor
+	}
+	c.memory = k
+	c.undo.Add(k.close)
 	go func() {
 		defer close(k.done)
-		k.files, k.err = e.openMemory(ctx, m, mounts)
+		k.files, k.err = c.e.openMemory(ctx, m, note, c.plan.Mounts)
 	}()
-	return k
+	return nil
 }
 
 // close waits for the check and closes the files. It may be called again.

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
 	"github.com/cloche-dev/cloche/internal/engine/enginetest"
 	"github.com/cloche-dev/cloche/internal/engine/gvisor"
@@ -40,36 +42,51 @@ func install(t *testing.T, path, more string) {
 	}
 }
 
+// upgrade is a machine on which builds with executables of their own follow each other.
+type upgrade struct {
+	*testing.T
+	state, home, path string
+}
+
+func newUpgrade(t *testing.T) upgrade {
+	return upgrade{t, t.TempDir(), filepath.Join(t.TempDir(), "bin"), filepath.Join(t.TempDir(), "cloche")}
+}
+
+// start installs a build, which has some bytes of its own, and starts it. It returns the engine and the hash of the executable.
+func (u upgrade) start(more string) (*gvisor.Engine, string) {
+	u.Helper()
+	install(u.T, u.path, more)
+	b, err := os.ReadFile(u.path)
+	if err != nil {
+		u.Fatal(err)
+	}
+	sum := sha256.Sum256(b)
+	e, err := gvisor.New(gvisor.Options{
+		StateDir: u.state, ExePath: u.path, KeepDir: u.home, Logger: slog.New(slog.NewTextHandler(u.Output(), nil)),
+	})
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.Cleanup(func() { e.Close() })
+	return e, hex.EncodeToString(sum[:])
+}
+
+// kept is the number of executables that are kept.
+func (u upgrade) kept() int {
+	u.Helper()
+	all, err := filepath.Glob(filepath.Join(u.home, "*", "cloche"))
+	if err != nil {
+		u.Fatal(err)
+	}
+	return len(all)
+}
+
 // TestUpgrade replaces the executable while a sandbox runs.
 func TestUpgrade(t *testing.T) {
 	usable(t)
 	im := enginetest.BuildImages(t, t.TempDir())
-	state, home := t.TempDir(), filepath.Join(t.TempDir(), "bin")
-	path := filepath.Join(t.TempDir(), "cloche")
-	start := func(more string) (*gvisor.Engine, string) {
-		install(t, path, more)
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum := sha256.Sum256(b)
-		e, err := gvisor.New(gvisor.Options{
-			StateDir: state, ExePath: path, KeepDir: home, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { e.Close() })
-		return e, hex.EncodeToString(sum[:])
-	}
-	kept := func() int {
-		t.Helper()
-		all, err := filepath.Glob(filepath.Join(home, "*", "cloche"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(all)
-	}
+	u := newUpgrade(t)
+	start, home, kept := u.start, u.home, u.kept
 	mounted := func(p *engine.Plan) { p.Mounts = []engine.Mount{{Source: t.TempDir(), Target: "/srv/job"}} }
 
 	before, first := start("before")
@@ -89,7 +106,7 @@ func TestUpgrade(t *testing.T) {
 	answers(t, r)
 	answers(t, j)
 	for _, want := range []int{2, 1, 1} {
-		if err := after.SweepExecutables(); err != nil {
+		if err := after.SweepExecutables(nil); err != nil {
 			t.Fatal(err)
 		}
 		if n := kept(); n != want {
@@ -137,5 +154,53 @@ func runsFrom(t *testing.T, i engine.Instance, hash, home string) {
 				t.Errorf("holds %s", to)
 			}
 		}
+	}
+}
+
+// TestUpgradeWhileSuspended: a memory that another version of gVisor has saved continues with the executable that saved it, which
+// is kept for that. Without that executable it is refused.
+func TestUpgradeWhileSuspended(t *testing.T) {
+	usable(t)
+	im := enginetest.BuildImages(t, t.TempDir())
+	u := newUpgrade(t)
+	before, first := u.start("before")
+	before.OfVersion("v0.0.0-earlier")
+	p := enginetest.Plan(t, im)
+	p.Mounts = []engine.Mount{{Source: t.TempDir(), Target: "/srv/job"}}
+	i, err := before.Create(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := enginetest.Suspend(t, i)
+	if err := i.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	after, second := u.start("after")
+	runsFrom(t, create(t, after, im, func(p *engine.Plan) { p.Mounts = []engine.Mount{{Source: t.TempDir(), Target: "/srv/job"}} }), second, u.home)
+	p.Dir, p.Memory = t.TempDir(), &m
+	resume := func() (engine.Instance, error) {
+		if err := after.SweepExecutables([][]byte{m.Note, []byte("of another engine")}); err != nil {
+			t.Fatal(err)
+		}
+		return after.Create(t.Context(), p)
+	}
+	i, err = resume()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers(t, i)
+	runsFrom(t, i, first, u.home)
+	if err := i.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The executable is gone with the memory that needed it.
+	if err := after.SweepExecutables(nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := u.kept(); n != 1 {
+		t.Errorf("%d executables are kept", n)
+	}
+	if _, err = resume(); !errors.Is(err, engine.ErrMemoryRefused) || api.CodeOf(err) != api.CodeUnsupported || !strings.Contains(err.Error(), "v0.0.0-earlier") {
+		t.Errorf("without its executable: %v", err)
 	}
 }
