@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
@@ -231,7 +232,7 @@ func (m *Manager) removeCutWrites(ctx context.Context, s *live) {
 // assign makes the types that do a part of the work each.
 func (m *Manager) assign() {
 	m.keys = newKeys(m)
-	m.layers, m.networks, m.pauser, m.recovery, m.refused = layers{m}, networks{m}, pauser{m}, recovery{m}, refusalReader{m}
+	m.layers, m.networks, m.pauser, m.recovery, m.refused = layers{m}, networks{m}, pauser{m, new(sync.Mutex)}, recovery{m}, refusalReader{m}
 	m.reaper = reaper{m: m, wake: make(chan struct{}, 1)}
 	m.retrier = retrier{m: m, pace: retry.Teardown()}
 	m.workspaces = workspaces{m: m}

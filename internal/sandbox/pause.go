@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/cloche-dev/cloche/api"
@@ -15,7 +16,10 @@ import (
 const pauseTimeout = 15 * time.Second
 
 // pauser pauses and resumes sandboxes, for callers and for the moment in which a root is written.
-type pauser struct{ m *Manager }
+type pauser struct {
+	m       *Manager
+	fitting *sync.Mutex // from the check of a tenant's saved bytes until they are on record
+}
 
 // Pause pauses every process of a sandbox until Resume. Its idle time and the timeouts of its
 // processes are paused too, and its lifetime continues. Pausing a paused sandbox is not an error.

@@ -62,7 +62,7 @@ func (st Starter) writeRoot(ctx context.Context, s *live) (size int64, skipped [
 	case <-s.ended:
 		return 0, nil, s.explain(api.Errorf(api.CodeSandboxLost, "it was killed"))
 	}
-	return savedroot.Save(ctx, client, below, since, s.dir, limit)
+	return savedroot.Save(ctx, client, below, since, s.dir, limit, func(bytes int64) error { return st.m.pauser.fits(s, bytes) })
 }
 
 // loseRoot puts on record that the end of a sandbox, for that reason, took the changes of its root with it. The

@@ -91,10 +91,11 @@ func (pr pauser) suspend(ctx context.Context, s *live, inst engine.Instance, ove
 	}
 	memory, err := pr.saveMemory(ctx, s, inst, over)
 	if err == nil {
-		err = pr.fits(s, memory.Bytes)
-	}
-	if err == nil {
-		err = pr.putAway(s, memory, over)
+		pr.fitting.Lock()
+		if err = pr.fits(s, memory.Bytes); err == nil {
+			err = pr.putAway(s, memory, over)
+		}
+		pr.fitting.Unlock()
 	}
 	if err != nil {
 		pr.removeMemory(s)
@@ -110,14 +111,15 @@ func (pr pauser) suspend(ctx context.Context, s *live, inst engine.Instance, ove
 	return nil
 }
 
-// fits returns an error if the tenant of a sandbox may not have more bytes of saved memory. A capture is there for a moment.
+// fits returns an error if the tenant of a sandbox may not have so many bytes of it saved, beside the others. A capture is
+// there for a moment.
 func (pr pauser) fits(s *live, more int64) error {
 	if pr.m.opts.MaySuspend == nil || s.capturing {
 		return nil
 	}
 	for _, other := range pr.m.all() {
-		if other.tenant == s.tenant {
-			more += other.snapshot().MemoryBytes
+		if info := other.snapshot(); other != s && info.Tenant == s.tenant {
+			more += info.MemoryBytes + info.SavedRootBytes
 		}
 	}
 	return pr.m.opts.MaySuspend(s.tenant, more)

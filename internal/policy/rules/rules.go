@@ -73,7 +73,8 @@ type Rules struct {
 	MaxSnapshotsPerTenant int `yaml:"max_snapshots_per_tenant"`
 	// MaxSnapshotBytesPerTenant limits their disk space; 0 is 32GiB.
 	MaxSnapshotBytesPerTenant Size `yaml:"max_snapshot_bytes_per_tenant"`
-	// MaxSuspendedBytesPerTenant limits the disk space of the saved memory of each tenant's suspended sandboxes; 0 is 128GiB.
+	// MaxSuspendedBytesPerTenant limits the disk space of each tenant's saved memory of suspended sandboxes and saved roots of
+	// stopped ones, together; 0 is 128GiB.
 	MaxSuspendedBytesPerTenant Size `yaml:"max_suspended_bytes_per_tenant"`
 	// MaxWorkspacesPerTenant limits each tenant's named workspaces; 0 is 1000.
 	MaxWorkspacesPerTenant int `yaml:"max_workspaces_per_tenant"`

@@ -28,8 +28,8 @@ var ErrNoImage = errors.New("its engine does not show the files of its image")
 
 // Save saves what a sandbox has changed since a time in its root, which was made of the image at the path below. The
 // processes of the sandbox have ended. An error leaves an earlier save as it was. skipped are the files that are
-// not in it. rootBytes is the limit of the root, or 0.
-func Save(ctx context.Context, sandbox *agent.Client, below string, since time.Time, dir string, rootBytes int64) (size int64, skipped []api.Loss, err error) {
+// not in it. rootBytes is the limit of the root, or 0. may returns an error if a save may not have so many bytes.
+func Save(ctx context.Context, sandbox *agent.Client, below string, since time.Time, dir string, rootBytes int64, may func(bytes int64) error) (size int64, skipped []api.Loss, err error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	tree, err := image.OpenTree(below)
@@ -48,8 +48,10 @@ func Save(ctx context.Context, sandbox *agent.Client, below string, since time.T
 	}
 	err = hostfile.ReplaceWith(root, directory.Root, func(w io.Writer) error {
 		out.w = w
-		skipped, err = capture.SaveRoot(ctx, sandbox, tree, since, out)
-		return err
+		if skipped, err = capture.SaveRoot(ctx, sandbox, tree, since, out); err != nil {
+			return err
+		}
+		return may(out.n)
 	})
 	return out.n, skipped, err
 }
