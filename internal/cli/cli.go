@@ -101,7 +101,7 @@ CLOCHE_HOME (as --home). "cloche config show" lists the variables of a daemon.`)
 		sandbox.RunCommand(a), sandbox.CreateCommand(a), process.ExecCommand(a), process.CodeCommand(a), process.ShellCommand(a), sandbox.CpCommand(a), sandbox.ToolCommand(a),
 		job.Command(a), job.ProgramCommand(a), workspace.SnapshotCommand(a, sandbox.WarmCommand(a)), network.RecordingCommand(a), skill.Command(a), workspace.CommitCommand(a), workspace.RollbackCommand(a),
 		sandbox.HoldCommand(a), sandbox.PauseCommand(a), sandbox.SuspendCommand(a), sandbox.ForkCommand(a), sandbox.ResumeCommand(a), sandbox.HeartbeatCommand(a), sandbox.ExtendCommand(a),
-		sandbox.StopCommand(a), sandbox.KillCommand(a), sandbox.RmCommand(a),
+		sandbox.StopCommand(a), sandbox.KillCommand(a), sandbox.RmCommand(a), sandbox.PruneCommand(a),
 		process.StartCommand(a), process.PsCommand(a), process.AttachCommand(a), process.StdinCommand(a), process.SignalCommand(a), process.WaitCommand(a), process.PortForwardCommand(a), network.PortCommand(a), network.EndpointCommand(a),
 		sandbox.LsCommand(a), sandbox.StatsCommand(a), sandbox.WatchCommand(a), sandbox.NameCommand(a), sandbox.InspectCommand(a), workspace.DiffCommand(a), process.LogsCommand(a), daemon.EventsCommand(a), daemon.ErrorsCommand(a), daemon.GuidanceCommand(a), network.EgressCommand(a), daemon.AuditCommand(a), image.Command(a), workspace.Command(a),
 		daemon.ServeCommand(a), daemon.BoxCommand(a), daemon.ConfigCommand(a), daemon.KeyCommand(a), daemon.E2BCommand(a), daemon.SecretCommand(a), policy.Command(a), sandbox.InfoCommand(a), daemon.StatusCommand(a), daemon.DoctorCommand(a), daemon.VersionCommand(a),

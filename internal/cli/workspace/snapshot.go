@@ -27,7 +27,7 @@ snapshot with memory: a sandbox that starts from that continues the processes.`,
 		Args:    command.UnknownVerb,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(snapshotCreateCommand(a), snapshotListCommand(a), snapshotInspectCommand(a), snapshotRemoveCommand(a))
+	c.AddCommand(snapshotCreateCommand(a), snapshotListCommand(a), snapshotInspectCommand(a), snapshotRemoveCommand(a), snapshotPruneCommand(a))
 	c.AddCommand(more...)
 	return c
 }
