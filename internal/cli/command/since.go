@@ -15,6 +15,14 @@ type since struct {
 	Time   time.Time
 }
 
+// Before returns the time that is older before now. older is the value of --older.
+func Before(older time.Duration, now time.Time) (time.Time, error) {
+	if older < 0 {
+		return time.Time{}, api.Invalid("older", "--older %s is a negative duration", older).WithHint("24h is a day ago")
+	}
+	return now.Add(-older), nil
+}
+
 // ParseSince reads a number, a duration before now, or a time. A number is an
 // offset or a cursor, so seconds need their unit.
 func ParseSince(s string, now time.Time) (since, error) {

@@ -59,7 +59,9 @@ Running and paused sandboxes, named workspaces and snapshots stay.`,
 			if p.labels, err = command.ParseLabels("--label", labels); err != nil {
 				return err
 			}
-			p.before = time.Now().Add(-older)
+			if p.before, err = command.Before(older, time.Now()); err != nil {
+				return err
+			}
 			return a.WithDaemon(c, func(ctx context.Context, conn *command.Connection) error { return prune(ctx, a, conn, p, dryRun) })
 		},
 	}

@@ -49,7 +49,9 @@ they occupied. A snapshot of which a sandbox is being made stays.`,
 			if !c.Flags().Changed("older") {
 				return api.Invalid("older", "--older says how old a snapshot is that is removed, and is missing").WithHint("--older 720h removes those that are older than 30 days")
 			}
-			p.before = time.Now().Add(-older)
+			if p.before, err = command.Before(older, time.Now()); err != nil {
+				return err
+			}
 			return command.WithLocalDaemon(a, c, func(ctx context.Context, conn *command.Connection) error {
 				return pruneSnapshots(ctx, a, conn, p, dryRun)
 			})
