@@ -126,18 +126,24 @@ func (e *executables) openOwn() (*os.File, error) {
 	return f, nil
 }
 
+// errNotKept means that an executable is not in the directory, or was changed there.
+var errNotKept = errors.New("the executable is not kept")
+
 // openHash opens the kept executable that has a hash, which may be the one of an earlier build.
 func (e *executables) openHash(ctx context.Context, hash string) (*executable, error) {
 	if e.dir == "" || len(hash) != hex.EncodedLen(sha256.Size) {
-		return nil, errors.New("its executable is not kept")
+		return nil, errNotKept
 	}
 	f, err := os.Open(filepath.Join(e.dir, hash[:hashLetter], keptName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errNotKept
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open kept executable: %w", err)
 	}
 	found, err := hashFile(ctx, f)
 	if err == nil && found != hash {
-		err = errors.New("the kept executable was changed")
+		err = errNotKept
 	}
 	if err != nil {
 		f.Close()

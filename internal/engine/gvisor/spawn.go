@@ -4,11 +4,13 @@ package gvisor
 
 import (
 	"cmp"
+	"errors"
 	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/cloche-dev/cloche/internal/engine/gvisor/early"
 
@@ -70,10 +72,29 @@ func (c *command) spawn(null *os.File) (*pidfd.Process, error) {
 		// The first step of a role closes whatever else it has inherited.
 		args = slices.Insert(slices.Clone(args), 1, strconv.Itoa(last))
 	}
-	pid, _, err := syscall.StartProcess("/proc/self/fd/"+strconv.Itoa(early.Executable), args, &syscall.ProcAttr{Env: []string{}, Files: fds, Sys: &c.sys})
+	pid, err := start(args, &syscall.ProcAttr{Env: []string{}, Files: fds, Sys: &c.sys})
 	runtime.KeepAlive(c)
 	if err != nil {
 		return nil, err
 	}
 	return pidfd.New(pid, pfd)
+}
+
+// A start is tried again after busyWait, at most busyTries times, while the kernel says that the executable is open for writing.
+const (
+	busyTries = 200
+	busyWait  = 5 * time.Millisecond
+)
+
+// start starts the executable among the files. When it has just been unpacked, a child that another thread has forked meanwhile
+// has it open for writing until that child executes its own program, and Linux executes no such file.
+func start(args []string, attr *syscall.ProcAttr) (pid int, err error) {
+	for range busyTries {
+		pid, _, err = syscall.StartProcess("/proc/self/fd/"+strconv.Itoa(early.Executable), args, attr)
+		if !errors.Is(err, syscall.ETXTBSY) {
+			break
+		}
+		<-time.After(busyWait)
+	}
+	return pid, err
 }

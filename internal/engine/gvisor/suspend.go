@@ -227,6 +227,9 @@ func (c *creation) checkMemory(ctx context.Context) error {
 	}
 	if note.GVisor != c.e.version {
 		x, err := c.e.executables.openHash(ctx, note.Executable)
+		if err != nil && !errors.Is(err, errNotKept) {
+			return err
+		}
 		if err != nil {
 			return api.Errorf(api.CodeUnsupported, "the memory of the sandbox was saved by gVisor %.40q, and this cloche has %.40q", note.GVisor, c.e.version).
 				WithHint("resume it with the cloche that suspended it").WithCause(errors.Join(engine.ErrMemoryRefused, err))

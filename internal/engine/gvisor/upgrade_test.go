@@ -3,6 +3,7 @@
 package gvisor_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine"
@@ -157,6 +159,32 @@ func runsFrom(t *testing.T, i engine.Instance, hash, home string) {
 	}
 }
 
+// TestExecutableIsBusy: an executable that is open for writing, as one that was unpacked a moment ago can be, is executed when it
+// is closed.
+func TestExecutableIsBusy(t *testing.T) {
+	usable(t)
+	im := enginetest.BuildImages(t, t.TempDir())
+	u := newUpgrade(t)
+	e, hash := u.start("busy")
+	i, err := e.Create(t.Context(), enginetest.Plan(t, im)) // it is kept from here on
+	if err == nil {
+		err = i.Close(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(filepath.Join(u.home, hash[:16], "cloche"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	time.AfterFunc(100*time.Millisecond, func() { f.Close() })
+	answers(t, create(t, e, im, nil))
+	if took := time.Since(began); took < 100*time.Millisecond {
+		t.Errorf("it was executed after %v, while it was open for writing", took)
+	}
+}
+
 // TestUpgradeWhileSuspended: a memory that another version of gVisor has saved continues with the executable that saved it, which
 // is kept for that. Without that executable it is refused.
 func TestUpgradeWhileSuspended(t *testing.T) {
@@ -183,6 +211,11 @@ func TestUpgradeWhileSuspended(t *testing.T) {
 			t.Fatal(err)
 		}
 		return after.Create(t.Context(), p)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := after.Create(canceled, p); errors.Is(err, engine.ErrMemoryRefused) {
+		t.Errorf("canceled: %v", err)
 	}
 	i, err = resume()
 	if err != nil {
