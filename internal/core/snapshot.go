@@ -83,8 +83,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, caller Caller, ref string,
 	}
 	do := s.opts.Sandboxes.Snapshot
 	if req.Scope == api.SnapshotMemory {
-		do = s.opts.Sandboxes.SnapshotMemory
-		if err := s.decideMemory(ctx, caller, sb.ID); err != nil {
+		if do, err = s.decideMemory(ctx, caller, sb.ID); err != nil {
 			return api.Snapshot{}, s.refused(ctx, caller, policy.VerbSnapshot, sb.ID, d, err)
 		}
 	}
@@ -101,14 +100,23 @@ func (s *Service) CreateSnapshot(ctx context.Context, caller Caller, ref string,
 	return snap, s.done(context.WithoutCancel(ctx), caller, policy.VerbSnapshot, sb.ID, d, err)
 }
 
-// decideMemory decides whether the caller can fork a sandbox, which a snapshot with memory is for.
-func (s *Service) decideMemory(ctx context.Context, caller Caller, ref string) error {
+// decideMemory decides whether the caller can fork a sandbox, which a snapshot with memory is for, and returns what makes the
+// snapshot, and resumes the sandbox after that if it ran.
+func (s *Service) decideMemory(ctx context.Context, caller Caller, ref string) (func(context.Context, Caller, string, policy.SnapshotPermit) (api.Snapshot, error), error) {
 	sb, spec, err := s.opts.Sandboxes.ForkSpec(ctx, caller, ref)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = s.decideForks(ctx, caller, sb, spec, []string{sb.Name})
-	return err
+	options, err := s.decideForks(ctx, caller, sb, spec, []string{sb.Name})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, caller Caller, ref string, permit policy.SnapshotPermit) (api.Snapshot, error) {
+		return s.opts.Sandboxes.SnapshotMemory(ctx, caller, ref, permit, func(ctx context.Context) error {
+			_, err := s.opts.Sandboxes.ResumeSuspended(ctx, caller, ref, options[0])
+			return err
+		})
+	}, nil
 }
 
 // Snapshots lists the caller's snapshots, newest first.

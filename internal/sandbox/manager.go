@@ -274,6 +274,8 @@ type live struct {
 	digest string
 	// captured is closed when the last capture for a fork is over; nil is that there was none.
 	captured chan struct{}
+	// capturing: a capture suspended it, and it is to be resumed after that.
+	capturing bool
 	// unsettled: a pause or a resume is under way.
 	unsettled bool
 	// quiesced means that Cloche itself has paused its processes for a moment.
@@ -429,7 +431,7 @@ func (s *live) look() api.Sandbox {
 		}
 	}
 	if s.grant != nil {
-		info.Egress = s.grant.OnRecord(now())
+		info.Egress = onRecord(*s.grant)
 	}
 	return info
 }

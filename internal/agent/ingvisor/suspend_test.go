@@ -26,11 +26,7 @@ func (b *box) suspend(t *testing.T) engine.Memory {
 		t.Fatal("the agent: ", err)
 	}
 	began := time.Now()
-	complete, err := b.instance.(engine.Suspender).Suspend(ctx, t.TempDir())
-	if err != nil {
-		t.Fatal("the engine: ", err)
-	}
-	m, err := complete(ctx)
+	m, err := b.instance.(engine.Suspender).Suspend(ctx, t.TempDir())
 	if err != nil {
 		t.Fatal("the engine: ", err)
 	}

@@ -106,7 +106,6 @@ func Run(t *testing.T, s Setup) {
 		{"PausedInLaterProcess", testPausedInLaterProcess, s.Survives},
 		{"PausedDiesWithParent", testPausedDiesWithParent, s.Isolates},
 		{"Suspend", testSuspend, true},
-		{"SuspendRunsOn", testSuspendRunsOn, true},
 		{"SuspendRefused", testSuspendRefused, true},
 		{"CloseWhileSuspending", testCloseWhileSuspending, true},
 		{"WriteRoot", testWriteRoot, true},

@@ -34,15 +34,15 @@ func (m *Machine) forks(p engine.Plan) bool {
 }
 
 // Suspend implements engine.Suspender.
-func (i *instance) Suspend(ctx context.Context, dir string) (_ engine.Completion, err error) {
+func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, err error) {
 	if err := i.usable("suspend"); err != nil {
-		return nil, err
+		return m, err
 	}
 	if i.isPaused() {
-		return nil, api.Errorf(api.CodeState, "suspend sandbox %s: it is paused", i.ID)
+		return m, api.Errorf(api.CodeState, "suspend sandbox %s: it is paused", i.ID)
 	}
 	if err := i.Pause(ctx); err != nil {
-		return nil, err
+		return m, err
 	}
 	defer func() {
 		if err != nil {
@@ -50,18 +50,16 @@ func (i *instance) Suspend(ctx context.Context, dir string) (_ engine.Completion
 		}
 	}()
 	if err := i.m.current().at(ctx, i, StepSuspend); err != nil {
-		return nil, err
+		return m, err
 	}
 	note := []byte(api.NewID("mem-"))
 	if err := hostfile.ReplaceIn(dir, memoryFile, note); err != nil {
-		return nil, fmt.Errorf("save memory: %w", err)
+		return m, fmt.Errorf("save memory: %w", err)
 	}
 	i.m.mu.Lock()
 	i.m.memories[string(note)] = memory{i.process, i.ID}
 	i.m.mu.Unlock()
-	return func(ctx context.Context) (engine.Memory, error) {
-		return engine.Memory{Dir: dir, Bytes: int64(len(note)), Note: note}, i.m.current().at(ctx, i, StepComplete)
-	}, nil
+	return engine.Memory{Dir: dir, Bytes: int64(len(note)), Note: note}, nil
 }
 
 // watch closes done when the process has ended, or when the instance has left it.

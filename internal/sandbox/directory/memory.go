@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/cloche-dev/cloche/internal/engine/checkpoint"
-	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -113,9 +112,9 @@ const (
 	AgentImage = "agent.erofs"
 )
 
-// pinImage keeps the file of an image for as long as the memory in a directory: as another link to it, or as a copy. What is
+// PinImage keeps the file of an image for as long as the memory in a directory: as another link to it, or as a copy. What is
 // no regular file is not kept.
-func pinImage(memory, name, image string) error {
+func PinImage(memory, name, image string) error {
 	to := filepath.Join(memory, name)
 	if os.Link(image, to) == nil {
 		return nil
@@ -146,10 +145,4 @@ func PinnedImage(memory, name, image string) string {
 		return image
 	}
 	return kept
-}
-
-// PinImages keeps the images of the root and the agent that a saved memory is of with its files, as pinImage does, and returns when
-// that is on the disk.
-func PinImages(memory, root, agent string) error {
-	return errors.Join(pinImage(memory, RootImage, root), pinImage(memory, AgentImage, agent), hostfile.SyncDirAt(memory))
 }
