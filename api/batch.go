@@ -59,7 +59,7 @@ const MaxForks = 100
 // ForkResult is the result of a ForkRequest. Each fork succeeds or fails independently, and the parent was captured once.
 type ForkResult struct {
 	BatchResult
-	// PausedMS is for how long the parent was suspended for the capture. It is 0 for a parent that was suspended before.
+	// PausedMS is for how long the parent was paused for the capture. It is 0 for a parent that was suspended before.
 	PausedMS int64 `json:"paused_ms"`
 	// MemoryBytes is the size of the captured memory and root on the disk, and MemorySum is a SHA-256 checksum of them,
 	// in hex.

@@ -203,7 +203,7 @@ func tooManyParts(n int) *api.Error {
 // maxForks is the number of forks of one parent that are created in parallel.
 const maxForks = 4
 
-// Fork creates sandboxes that continue from the memory of another, which is captured once, and resumed if it ran. Policy decides
+// Fork creates sandboxes that continue from the memory of another, which is captured once, and runs on if it ran. Policy decides
 // about each, as about a start of the parent. If ctx ends before the answer, the forks are removed, because no caller knows their IDs.
 func (s *Service) Fork(ctx context.Context, caller Caller, ref string, req api.ForkRequest) (api.ForkResult, error) {
 	const verb = policy.VerbFork
@@ -218,17 +218,14 @@ func (s *Service) Fork(ctx context.Context, caller Caller, ref string, req api.F
 	}
 	d := audit.SpecDetails(spec)
 	d["forks"] = strconv.Itoa(len(names))
-	options, err := s.decideForks(ctx, caller, sb, spec, append(names, sb.Name))
+	options, err := s.decideForks(ctx, caller, sb, spec, names)
 	if err != nil {
 		return out, s.refused(ctx, caller, verb, sb.ID, d, err)
 	}
 	if err := s.intend(ctx, caller, verb, sb.ID, d); err != nil {
 		return out, err
 	}
-	template, err := s.opts.Sandboxes.Capture(ctx, caller, sb.ID, func(ctx context.Context) error {
-		_, err := s.opts.Sandboxes.ResumeSuspended(ctx, caller, sb.ID, options[len(names)])
-		return err
-	})
+	template, err := s.opts.Sandboxes.Capture(ctx, caller, sb.ID)
 	if err == nil {
 		defer template.Release()
 		d["memory_sum"], d["memory_bytes"] = template.Memory.Sum(), strconv.FormatInt(template.Memory.Bytes, 10)

@@ -83,7 +83,8 @@ func (s *Service) CreateSnapshot(ctx context.Context, caller Caller, ref string,
 	}
 	do := s.opts.Sandboxes.Snapshot
 	if req.Scope == api.SnapshotMemory {
-		if do, err = s.decideMemory(ctx, caller, sb.ID); err != nil {
+		do = s.opts.Sandboxes.SnapshotMemory
+		if err := s.decideMemory(ctx, caller, sb.ID); err != nil {
 			return api.Snapshot{}, s.refused(ctx, caller, policy.VerbSnapshot, sb.ID, d, err)
 		}
 	}
@@ -100,23 +101,14 @@ func (s *Service) CreateSnapshot(ctx context.Context, caller Caller, ref string,
 	return snap, s.done(context.WithoutCancel(ctx), caller, policy.VerbSnapshot, sb.ID, d, err)
 }
 
-// decideMemory decides whether the caller can fork a sandbox, which a snapshot with memory is for, and returns what makes the
-// snapshot, and resumes the sandbox after that if it ran.
-func (s *Service) decideMemory(ctx context.Context, caller Caller, ref string) (func(context.Context, Caller, string, policy.SnapshotPermit) (api.Snapshot, error), error) {
+// decideMemory decides whether the caller can fork a sandbox, which a snapshot with memory is for.
+func (s *Service) decideMemory(ctx context.Context, caller Caller, ref string) error {
 	sb, spec, err := s.opts.Sandboxes.ForkSpec(ctx, caller, ref)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	options, err := s.decideForks(ctx, caller, sb, spec, []string{sb.Name})
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, caller Caller, ref string, permit policy.SnapshotPermit) (api.Snapshot, error) {
-		return s.opts.Sandboxes.SnapshotMemory(ctx, caller, ref, permit, func(ctx context.Context) error {
-			_, err := s.opts.Sandboxes.ResumeSuspended(ctx, caller, ref, options[0])
-			return err
-		})
-	}, nil
+	_, err = s.decideForks(ctx, caller, sb, spec, []string{sb.Name})
+	return err
 }
 
 // Snapshots lists the caller's snapshots, newest first.

@@ -154,12 +154,16 @@ type RootWriter interface {
 // Suspender is an Instance whose memory can be saved to files, and continues later in other instances.
 type Suspender interface {
 	// Suspend pauses every process and saves the memory and the writable root to files in dir, an empty
-	// 0700 directory of the caller. It returns when they are on the disk. On success the instance stays
-	// paused, and the caller closes it. On an error it continues as before, unless it is dead, and dir
-	// may contain a part of the files. Before the call, the agent must have closed all connections that
-	// Dial returned. A paused instance is api.CodeState.
-	Suspend(ctx context.Context, dir string) (Memory, error)
+	// 0700 directory of the caller. On success the instance stays paused, and the caller calls the Completion,
+	// and closes the instance or resumes it, in any order. On an error it continues as before, unless it
+	// is dead, and dir may contain a part of the files. Before the call, the agent must have closed all
+	// connections that Dial returned. A paused instance is api.CodeState.
+	Suspend(ctx context.Context, dir string) (Completion, error)
 }
+
+// Completion returns what Suspend saved when the files are on the disk and have checksums. It must be called once. On an error
+// the directory may contain a part of the files.
+type Completion func(ctx context.Context) (Memory, error)
 
 // Memory is what Suspend saved. It is not secret, but what it names is.
 type Memory struct {

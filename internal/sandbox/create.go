@@ -486,7 +486,7 @@ func (s *live) save() error {
 func (s *live) record() *record.Record {
 	r := &record.Record{
 		Version: record.Version, Info: s.info, EngineState: s.engineState, AgentToken: s.token, Image: s.image,
-		Endpoints: s.endpoints.Grants(), Ports: s.ports.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, Copies: s.copies.Dirs(), Dirs: s.dirs, KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, Spec: s.spec, Creator: s.creator, RootSince: s.rootSince, EndBegan: s.endBegan, LastUse: s.lease.Used(now()), IdleSpent: s.lease.Spent, Captured: s.capturing,
+		Endpoints: s.endpoints.Grants(), Ports: s.ports.Grants(), Egress: s.grant, Secrets: s.secrets, Trusts: s.trusts, Copies: s.copies.Dirs(), Dirs: s.dirs, KeyDigest: s.digest, Removing: s.teardown.Removing(), Removal: s.removal, Unsettled: s.unsettled, Began: s.lease.Began, Spec: s.spec, Creator: s.creator, RootSince: s.rootSince, EndBegan: s.endBegan, LastUse: s.lease.Used(now()), IdleSpent: s.lease.Spent,
 	}
 	if s.memory != nil {
 		r.Memory = s.memory.Note

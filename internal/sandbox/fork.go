@@ -35,11 +35,9 @@ type Template struct {
 	parent *record.Record
 	// origin is what the events of the forks say.
 	origin string
-	// over ends the wait of calls on a parent that was suspended for the capture.
-	over func()
 	// checked: an engine has checked the memory.
 	checked *atomic.Bool
-	// Paused is for how long the parent was suspended for the capture; 0 for one that was suspended before.
+	// Paused is for how long the parent was paused for the capture; 0 for one that was suspended before.
 	Paused time.Duration
 	// copied is the size of the files of the workspace, and what was left out of them.
 	copied workspace.CopyReport
@@ -83,9 +81,9 @@ func (s *live) mayFork() error {
 	return template.Refusal(s.info, s.secrets)
 }
 
-// Capture saves the memory and the files of a sandbox for forks. One that runs is suspended for that, and resumed by resume
-// before Capture returns: if resume fails, it stays suspended, and that is the error. The caller releases the template.
-func (f Forker) Capture(ctx context.Context, caller policy.Caller, ref string, resume func(context.Context) error) (*Template, error) {
+// Capture saves the memory and the files of a sandbox for forks. One that runs is paused for that, and runs on before Capture
+// returns. The caller releases the template.
+func (f Forker) Capture(ctx context.Context, caller policy.Caller, ref string) (*Template, error) {
 	s, err := f.m.find(caller, policy.VerbFork, ref)
 	if err != nil {
 		return nil, err
@@ -94,7 +92,7 @@ func (f Forker) Capture(ctx context.Context, caller policy.Caller, ref string, r
 	if err != nil {
 		return nil, diskError(s, "captured", err)
 	}
-	t, err := f.captureInto(ctx, s, files, resume)
+	t, err := f.captureInto(ctx, s, files)
 	if err != nil {
 		t.Release()
 		return nil, err
@@ -103,66 +101,84 @@ func (f Forker) Capture(ctx context.Context, caller policy.Caller, ref string, r
 }
 
 // captureInto is Capture with the files of the template, which are to be removed after an error.
-func (f Forker) captureInto(ctx context.Context, s *live, files *template.Template, resume func(context.Context) error) (*Template, error) {
+func (f Forker) captureInto(ctx context.Context, s *live, files *template.Template) (*Template, error) {
 	t := &Template{m: f.m, files: files, parent: &record.Record{Info: s.snapshot()}, origin: "forked from " + s.id, checked: new(atomic.Bool)}
-	begun := time.Now()
-	suspended, err := t.capture(ctx, s)
-	if suspended {
-		if rerr := resume(context.WithoutCancel(ctx)); rerr != nil {
-			err = errors.Join(rerr, err)
-		}
-		t.over()
-		t.Paused = time.Since(begun)
-	}
-	return t, err
-}
-
-// capture is captureInto without the resume: suspended says that it is due.
-func (t *Template) capture(ctx context.Context, s *live) (suspended bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
 	defer cancel()
 	s.lockOps(ctx)
 	defer s.ops.Unlock()
 	defer s.interruptible(cancel)()
 	s.mu.Lock()
-	err = s.mayFork()
-	inst, running := s.inst, s.info.State == api.StateRunning
+	inst, memory, err := s.inst, s.memory, s.mayFork()
 	s.mu.Unlock()
 	if err != nil {
-		return false, err
+		return t, err
 	}
-	if _, ok := inst.(engine.Suspender); !ok && running {
-		return false, api.Errorf(api.CodeUnsupported, "engine %s cannot save the memory of a sandbox", s.snapshot().Engine).
+	if memory != nil {
+		return t, errors.Join(t.keepFiles(ctx, s), t.keepMemory(s, *memory))
+	}
+	if _, ok := inst.(engine.Suspender); !ok {
+		return t, api.Errorf(api.CodeUnsupported, "engine %s cannot save the memory of a sandbox", s.snapshot().Engine).
 			WithHint("take a snapshot of its files, and create sandboxes from that")
 	}
-	if running {
-		captured := make(chan struct{})
-		t.over = func() { close(captured) }
-		s.mu.Lock()
-		s.captured, s.capturing = captured, true
-		s.mu.Unlock()
-		if err := t.m.pauser.suspend(context.WithoutCancel(ctx), s, inst, ""); err != nil {
-			s.mu.Lock()
-			s.capturing = false
-			s.mu.Unlock()
-			t.over()
-			return false, err
+	return t, t.captureRunning(ctx, s, inst)
+}
+
+// captureRunning pauses a sandbox while its memory is saved and its files are copied. It runs on while what was saved is written to
+// the disk. A daemon that dies meanwhile has a successor that makes it run. The caller holds s.ops.
+func (t *Template) captureRunning(ctx context.Context, s *live, inst engine.Instance) error {
+	pr, captured := t.m.pauser, make(chan struct{})
+	s.mu.Lock()
+	s.captured = captured
+	s.mu.Unlock()
+	begun := time.Now()
+	err := s.settle(api.StateRunning, true)
+	var complete engine.Completion
+	if err == nil {
+		complete, err = pr.saveMemory(context.WithoutCancel(ctx), s, inst, "")
+	}
+	if err == nil {
+		s.procs.Suspend(ctx) // so that the output of its processes is complete
+		err = t.keepFiles(ctx, s)
+	}
+	if rerr := pr.runOn(context.WithoutCancel(ctx), s, inst.(engine.Pauser)); rerr != nil {
+		err = errors.Join(err, pauseError(s, "resumed", rerr))
+	}
+	s.procs.Resume()
+	close(captured)
+	t.Paused = time.Since(begun)
+	pr.m.reaper.poke()
+	if complete != nil {
+		memory, cerr := complete(context.WithoutCancel(ctx))
+		if err = errors.Join(err, cerr); err == nil {
+			err = t.keepMemory(s, memory)
 		}
 	}
+	pr.removeMemory(s)
+	t.checked.Store(true) // it was just written
+	return err
+}
+
+// keepFiles gives the template the record and the files of a sandbox of which nothing runs now.
+func (t *Template) keepFiles(ctx context.Context, s *live) error {
 	s.mu.Lock()
-	t.Memory, t.parent = *s.memory, s.record()
-	t.parent.Info = s.look()
+	t.parent = s.record()
+	t.parent.Info, t.parent.EngineState = s.look(), nil
 	s.mu.Unlock()
-	release := s.memoryFiles.Hold()
-	t.Memory.Dir, err = t.files.LinkMemory(t.Memory.Dir)
-	if release(); err == nil {
-		err = t.copyFiles(ctx, s)
+	if err := t.copyFiles(ctx, s); err != nil {
+		return diskError(s, "captured", err)
 	}
-	if err != nil {
-		err = diskError(s, "captured", err)
+	return nil
+}
+
+// keepMemory gives the template links to the files of a memory.
+func (t *Template) keepMemory(s *live, memory engine.Memory) (err error) {
+	t.Memory, t.parent.Memory = memory, memory.Note
+	defer s.memoryFiles.Hold()()
+	if t.Memory.Dir, err = t.files.LinkMemory(memory.Dir); err != nil {
+		return diskError(s, "captured", err)
 	}
-	t.checked.Store(running) // it was just written
-	return running, err
+	return nil
 }
 
 // copyFiles copies the private workspace of a sandbox of which nothing runs now, and the records of its processes.
@@ -199,7 +215,7 @@ func (f Forker) CreateFork(ctx context.Context, t *Template, o StartOptions, pro
 }
 
 // SnapshotMemory makes a snapshot of a sandbox with its memory, as Capture does. On error nothing is left of it.
-func (f Forker) SnapshotMemory(ctx context.Context, caller policy.Caller, ref string, permit policy.SnapshotPermit, resume func(context.Context) error) (api.Snapshot, error) {
+func (f Forker) SnapshotMemory(ctx context.Context, caller policy.Caller, ref string, permit policy.SnapshotPermit) (api.Snapshot, error) {
 	if !permit.Valid() {
 		return api.Snapshot{}, api.Errorf(api.CodeDenied, "no policy has granted this snapshot")
 	}
@@ -216,7 +232,7 @@ func (f Forker) SnapshotMemory(ctx context.Context, caller policy.Caller, ref st
 	if err != nil {
 		return api.Snapshot{}, diskError(s, "captured", err)
 	}
-	t, err := f.captureInto(ctx, s, template.In(dir), resume)
+	t, err := f.captureInto(ctx, s, template.In(dir))
 	if err != nil {
 		return api.Snapshot{}, err
 	}

@@ -24,7 +24,7 @@ func (w *fixture) fork(m *sandbox.Manager, ref string, names ...string) (forks [
 	if err != nil {
 		return nil, err
 	}
-	tmpl, err := m.Capture(w.t.Context(), operator, ref, w.resumes(m, ref))
+	tmpl, err := m.Capture(w.t.Context(), operator, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -48,11 +48,6 @@ func (w *fixture) failAt(point *string) {
 		}
 		return nil
 	}
-}
-
-// resumes returns what resumes a sandbox after a capture.
-func (w *fixture) resumes(m *sandbox.Manager, ref string) func(context.Context) error {
-	return func(context.Context) error { _, err := w.resume(m, ref); return err }
 }
 
 // templates lists what is left of captures.
@@ -163,14 +158,6 @@ func TestForkFails(t *testing.T) {
 			t.Errorf("%s: it was forked", name)
 		}
 		w.machine.SetFaults(fake.Faults{})
-		if name == "start" { // neither can its parent be resumed, which stays suspended
-			if got := w.stateOf(m); got != api.StateSuspended {
-				t.Errorf("the parent is %s", got)
-			}
-			if _, err := w.resume(m, "box"); err != nil {
-				t.Fatal(err)
-			}
-		}
 		w.runs(t, m, "box")
 	}
 	if _, err := m.Suspend(t.Context(), operator, "box"); err != nil { // so that only the forks have steps
@@ -207,7 +194,7 @@ func TestForkKilled(t *testing.T) {
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
-			_, _ = m.Capture(context.WithoutCancel(t.Context()), operator, "box", w.resumes(m, "box"))
+			_, _ = m.Capture(context.WithoutCancel(t.Context()), operator, "box")
 		}()
 		<-reached
 		sandbox.Crash(m)
@@ -228,47 +215,15 @@ func TestForkKilled(t *testing.T) {
 	}
 }
 
-// TestForkKilledSuspended: a daemon that dies when its capture has suspended the sandbox has a successor that resumes it.
-func TestForkKilledSuspended(t *testing.T) {
-	w := newFixture(t)
-	m := w.manager(false)
-	w.create(m, "box")
-	_, err := m.Capture(t.Context(), operator, "box", func(context.Context) error {
-		sandbox.Crash(m)
-		return errWanted
-	})
-	if err == nil {
-		t.Fatal("the capture had no error")
-	}
-	next := w.manager(false)
-	eventually(t, "a sandbox that runs", func() bool {
-		got, err := next.Get(operator, "box")
-		return err == nil && got.State == api.StateRunning
-	})
-	w.runs(t, next, "box")
-	// A suspend that was asked for is not undone.
-	if _, err := next.Suspend(t.Context(), operator, "box"); err != nil {
-		t.Fatal(err)
-	}
-	last := w.restart(next)
-	if got := w.stateOf(last); got != api.StateSuspended {
-		t.Errorf("the sandbox is %s", got)
-	}
-	if _, err := last.Delete(t.Context(), operator, "box"); err != nil {
-		t.Fatal(err)
-	}
-	w.nothingLeft(last)
-}
-
 // TestForkUnderUse: calls that come while the parent is captured wait for that.
 func TestForkUnderUse(t *testing.T) {
 	w := newFixture(t)
-	saving, released := w.holdAt("after suspend")
+	saving, released := w.holdAt("before suspend")
 	m := w.manager(false)
 	sb := w.create(m, "box")
 	captured := make(chan error, 1)
 	go func() {
-		tmpl, err := m.Capture(context.WithoutCancel(t.Context()), operator, "box", w.resumes(m, "box"))
+		tmpl, err := m.Capture(context.WithoutCancel(t.Context()), operator, "box")
 		if err == nil {
 			tmpl.Release()
 		}
@@ -319,7 +274,7 @@ func TestForkRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.said) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, cerr := m.Capture(t.Context(), operator, sb.ID, nil); cerr == nil || cerr.Error() != err.Error() {
+		if _, cerr := m.Capture(t.Context(), operator, sb.ID); cerr == nil || cerr.Error() != err.Error() {
 			t.Errorf("%s: a capture: %v", name, cerr)
 		}
 		w.runs(t, m, name)
@@ -332,7 +287,7 @@ func TestForkRefused(t *testing.T) {
 		t.Errorf("one that has ended: %v", err)
 	}
 	other := policy.Caller{Tenant: "other"}
-	if _, err := m.Capture(t.Context(), other, "named", nil); code(err) != api.CodeNotFound {
+	if _, err := m.Capture(t.Context(), other, "named"); code(err) != api.CodeNotFound {
 		t.Errorf("another tenant: %v", err)
 	}
 	if _, err := m.CreateFork(t.Context(), nil, sandbox.StartOptions{}, nil); code(err) != api.CodeDenied {
@@ -349,7 +304,7 @@ func TestForksAtOnce(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 5 {
-				tmpl, err := m.Capture(t.Context(), operator, "box", w.resumes(m, "box"))
+				tmpl, err := m.Capture(t.Context(), operator, "box")
 				if err != nil {
 					t.Error(err)
 					continue

@@ -274,8 +274,6 @@ type live struct {
 	digest string
 	// captured is closed when the last capture for a fork is over; nil is that there was none.
 	captured chan struct{}
-	// capturing: a capture suspended it, and it is to be resumed after that.
-	capturing bool
 	// unsettled: a pause or a resume is under way.
 	unsettled bool
 	// quiesced means that Cloche itself has paused its processes for a moment.
@@ -431,7 +429,7 @@ func (s *live) look() api.Sandbox {
 		}
 	}
 	if s.grant != nil {
-		info.Egress = onRecord(*s.grant)
+		info.Egress = s.grant.OnRecord(now())
 	}
 	return info
 }

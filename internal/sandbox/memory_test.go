@@ -19,7 +19,7 @@ import (
 func (w *fixture) remember(m *sandbox.Manager, ref, name string) (api.Snapshot, error) {
 	w.t.Helper()
 	permit := permitSnapshot(w.t, api.SnapshotRequest{Name: name, Scope: api.SnapshotMemory})
-	return m.SnapshotMemory(w.t.Context(), operator, ref, permit, w.resumes(m, ref))
+	return m.SnapshotMemory(w.t.Context(), operator, ref, permit)
 }
 
 // recall creates a sandbox from a snapshot with memory, as core does.
@@ -131,14 +131,14 @@ func TestSnapshotMemoryFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.SnapshotMemory(t.Context(), operator, "box", permit, w.resumes(m, "box")); code(err) != api.CodeNoCapacity {
+	if _, err := m.SnapshotMemory(t.Context(), operator, "box", permit); code(err) != api.CodeNoCapacity {
 		t.Errorf("one that is too large: %v", err)
 	}
-	if _, err := m.SnapshotMemory(t.Context(), operator, "box", policy.SnapshotPermit{}, nil); code(err) != api.CodeDenied {
+	if _, err := m.SnapshotMemory(t.Context(), operator, "box", policy.SnapshotPermit{}); code(err) != api.CodeDenied {
 		t.Errorf("without a permit: %v", err)
 	}
 	other := policy.Caller{Tenant: "other"}
-	if _, err := m.SnapshotMemory(t.Context(), other, "box", permit, nil); code(err) != api.CodeNotFound {
+	if _, err := m.SnapshotMemory(t.Context(), other, "box", permit); code(err) != api.CodeNotFound {
 		t.Errorf("another tenant: %v", err)
 	}
 	if left := w.kept(); len(left) != 0 {

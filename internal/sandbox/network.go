@@ -207,7 +207,7 @@ func (m *Manager) SetEgress(ctx context.Context, caller policy.Caller, verb poli
 	s.mu.Lock()
 	before, shown, nw := s.grant, s.info.Egress, s.info.Network
 	grant.Generation = before.Generation + 1
-	s.grant, s.info.Egress, s.info.Network = &grant, onRecord(grant), grant.Network()
+	s.grant, s.info.Egress, s.info.Network = &grant, grant.OnRecord(now()), grant.Network()
 	// On record first: a daemon that dies now must not come back with rules that were
 	// taken away.
 	if err := s.save(); err != nil {
@@ -224,14 +224,6 @@ func (m *Manager) SetEgress(ctx context.Context, caller policy.Caller, verb poli
 	s.mu.Unlock()
 	w.Record(api.EgressRecord{Kind: api.EgressChanged})
 	return grant, nil
-}
-
-// onRecord is what the record of a sandbox shows of a grant.
-func onRecord(g policy.EgressGrant) *api.Egress {
-	if g.Closed {
-		return nil
-	}
-	return new(g.ShownAt(now()))
 }
 
 // SettleEgress returns when nothing is left in a sandbox of the connections that other

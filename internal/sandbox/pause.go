@@ -141,32 +141,36 @@ func (pr pauser) pause(ctx context.Context, s *live, p engine.Pauser) error {
 
 // pauseFailed makes a sandbox run again that could not be paused or suspended, as what says.
 func (pr pauser) pauseFailed(ctx context.Context, s *live, p engine.Pauser, what string, cause error) error {
-	s.mu.Lock()
-	tried := s.info.State == api.StatePaused
-	s.mu.Unlock()
-	if tried {
+	if err := pr.runOn(ctx, s, p); err != nil {
+		pr.m.log.Error("resume after a pause that failed", "sandbox", s.id, "error", err)
+	}
+	return pauseError(s, what, cause)
+}
+
+// runOn makes a sandbox run again that was paused for a moment, or that could not be paused. After an error it stays paused, as
+// far as is known, until it is resumed in the background, by a caller, by a stop, or by the next daemon. The caller holds s.ops.
+func (pr pauser) runOn(ctx context.Context, s *live, p engine.Pauser) error {
+	paused := s.snapshot().State == api.StatePaused
+	if paused {
 		if err := driven(ctx, s, p.Resume); err != nil {
-			// It stays paused, as far as is known, until it is resumed in the background,
-			// by a caller, by a stop, or by the next daemon.
-			pr.m.log.Error("resume after a pause that failed", "sandbox", s.id, "error", err)
 			s.mu.Lock()
 			s.lease.Pause(now())
 			s.mu.Unlock()
 			pr.resumeLater(s, p)
-			return pauseError(s, what, cause)
+			return err
 		}
-		s.mu.Lock()
-		_ = s.move(api.StateRunning, "") // unless it died
-		s.mu.Unlock()
 	}
 	s.mu.Lock()
+	if paused {
+		_ = s.move(api.StateRunning, "") // unless it died
+	}
 	s.lease.Resume(now())
 	s.mu.Unlock()
 	if err := pr.holdTimers(ctx, s, false); err != nil {
 		pr.m.log.Warn("let the timers go on", "sandbox", s.id, "error", err)
 	}
 	pr.settleAfter(s, api.StateRunning)
-	return pauseError(s, what, cause)
+	return nil
 }
 
 // resume lets everything go on, and then the agent's timers. A record that cannot be

@@ -69,7 +69,6 @@ func (m *Manager) Recover(ctx context.Context) error {
 	if err := m.workspaces.sweep(); err != nil {
 		found.errs = append(found.errs, fmt.Errorf("sweep workspaces: %w", err))
 	}
-	m.waker.resumeCaptured()
 	m.reaper.poke()
 	return errors.Join(found.errs...)
 }

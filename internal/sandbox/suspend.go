@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
@@ -10,7 +11,6 @@ import (
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent"
 	"github.com/cloche-dev/cloche/internal/engine"
-	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/policy"
 	"github.com/cloche-dev/cloche/internal/sandbox/directory"
 	"github.com/cloche-dev/cloche/internal/sandbox/fault"
@@ -89,7 +89,11 @@ func (pr pauser) suspend(ctx context.Context, s *live, inst engine.Instance, ove
 	if err != nil {
 		return err
 	}
-	memory, err := pr.saveMemory(ctx, s, inst, over)
+	var memory engine.Memory
+	complete, err := pr.saveMemory(ctx, s, inst, over)
+	if err == nil {
+		memory, err = complete(ctx)
+	}
 	if err == nil {
 		pr.fitting.Lock()
 		if err = pr.fits(s, memory.Bytes); err == nil {
@@ -111,10 +115,9 @@ func (pr pauser) suspend(ctx context.Context, s *live, inst engine.Instance, ove
 	return nil
 }
 
-// fits returns an error if the tenant of a sandbox may not have so many bytes of it saved, beside the others. A capture is
-// there for a moment.
+// fits returns an error if the tenant of a sandbox may not have so many bytes of it saved, beside the others.
 func (pr pauser) fits(s *live, more int64) error {
-	if pr.m.opts.MaySuspend == nil || s.capturing {
+	if pr.m.opts.MaySuspend == nil {
 		return nil
 	}
 	for _, other := range pr.m.all() {
@@ -125,41 +128,48 @@ func (pr pauser) fits(s *live, more int64) error {
 	return pr.m.opts.MaySuspend(s.tenant, more)
 }
 
-// saveMemory pauses a sandbox and saves it to the disk, with links to its images.
-func (pr pauser) saveMemory(ctx context.Context, s *live, inst engine.Instance, over string) (memory engine.Memory, err error) {
+// saveMemory pauses a sandbox and saves it. The files are complete, with links to its images, when the completion returns.
+func (pr pauser) saveMemory(ctx context.Context, s *live, inst engine.Instance, over string) (engine.Completion, error) {
 	if err := errors.Join(pr.m.at(ctx, "before hold"), pr.holdTimers(ctx, s, true)); err != nil {
-		return memory, err
+		return nil, err
 	}
 	client, err := pr.m.agentOf(ctx, s)
 	if err != nil {
-		return memory, err
+		return nil, err
 	}
 	// From here on calls are refused, so that no connection is opened.
 	if err := s.settle(api.StatePaused, true, func() error { return s.pauseLease(over) }); err != nil {
-		return memory, err
+		return nil, err
 	}
 	if err := bounded(ctx, pauseTimeout, client.Suspend); err != nil {
-		return memory, err
+		return nil, err
 	}
 	dir, err := s.memoryFiles.Create(s.dir)
 	if err != nil {
-		return memory, err
+		return nil, err
 	}
 	if err := pr.m.at(ctx, "before suspend"); err != nil {
-		return memory, err
+		return nil, err
 	}
 	defer byEngine(ctx, inst)()
+	var complete engine.Completion
 	err = bounded(ctx, memoryTimeout, func(ctx context.Context) error {
-		memory, err = inst.(engine.Suspender).Suspend(ctx, dir)
+		complete, err = inst.(engine.Suspender).Suspend(ctx, dir)
 		return err
 	})
-	if err == nil {
-		s.mu.Lock()
-		root, agent := s.image.Path, s.image.Agent
-		s.mu.Unlock()
-		err = errors.Join(directory.PinImage(dir, directory.RootImage, root), directory.PinImage(dir, directory.AgentImage, agent), hostfile.SyncDirAt(dir))
+	if err != nil {
+		return nil, err
 	}
-	return memory, errors.Join(err, pr.m.at(ctx, "after suspend"))
+	s.mu.Lock()
+	root, agent := s.image.Path, s.image.Agent
+	s.mu.Unlock()
+	return func(ctx context.Context) (memory engine.Memory, err error) {
+		err = bounded(ctx, memoryTimeout, func(ctx context.Context) error {
+			memory, err = complete(ctx)
+			return cmp.Or(err, directory.PinImages(dir, root, agent))
+		})
+		return memory, errors.Join(err, pr.m.at(ctx, "after suspend"))
+	}, nil
 }
 
 // putAway puts on record that a sandbox is suspended.
@@ -339,19 +349,19 @@ func (c *creation) pinnedRoot(digest string) error {
 func (c *creation) continued(ctx context.Context) error {
 	s := c.s
 	s.mu.Lock()
-	before, memory, lease, capturing := s.info, s.memory, s.lease, s.capturing
+	before, memory, lease := s.info, s.memory, s.lease
 	err := s.move(api.StateRunning, "")
 	if err == nil {
 		resumed := now()
 		s.info.SuspendedAt, s.info.MemoryBytes, s.info.ResumedAt = nil, 0, &resumed
 		s.info.StartMS = time.Since(c.begun).Milliseconds()
-		s.memory, s.capturing = nil, false
+		s.memory = nil
 		s.lease.Resume(now())
 		if s.info.OnExpiry == api.ExpirySuspend {
 			s.lease.Begin(now())
 		}
 		if err = s.save(); err != nil {
-			s.info, s.memory, s.lease, s.capturing = before, memory, lease, capturing
+			s.info, s.memory, s.lease = before, memory, lease
 		}
 	}
 	if err == nil {
@@ -398,7 +408,6 @@ func (pr pauser) removeMemory(s *live) {
 func (pr pauser) recallMemory(s *live, r *record.Record) {
 	if s.info.State == api.StateSuspended {
 		s.memory = &engine.Memory{Dir: filepath.Join(s.dir, directory.Memory), Bytes: s.info.MemoryBytes, Note: r.Memory}
-		s.capturing = r.Captured
 		return
 	}
 	pr.removeMemory(s)

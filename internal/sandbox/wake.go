@@ -61,22 +61,6 @@ func (w waker) resume(ctx context.Context, s *live) error {
 	return w.m.opts.Resume(context.WithoutCancel(ctx), creator.Caller(s.tenant), info)
 }
 
-// resumeCaptured resumes the sandboxes that a daemon had suspended for a capture when it died.
-func (w waker) resumeCaptured() {
-	for _, s := range w.m.all() {
-		s.mu.Lock()
-		due := s.capturing
-		s.mu.Unlock()
-		if due {
-			w.m.background(func() {
-				if err := w.resume(w.m.ctx, s); err != nil {
-					w.m.log.Error("resume a sandbox that was suspended for a capture; it stays suspended", "sandbox", s.id, "error", err)
-				}
-			})
-		}
-	}
-}
-
 // resumeToStop resumes a suspended sandbox that is about to be stopped, so that its programs hear of that and its root is
 // saved. One that cannot be resumed is stopped as it is.
 func (w waker) resumeToStop(ctx context.Context, s *live) {

@@ -26,7 +26,11 @@ func (b *box) suspend(t *testing.T) engine.Memory {
 		t.Fatal("the agent: ", err)
 	}
 	began := time.Now()
-	m, err := b.instance.(engine.Suspender).Suspend(ctx, t.TempDir())
+	complete, err := b.instance.(engine.Suspender).Suspend(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal("the engine: ", err)
+	}
+	m, err := complete(ctx)
 	if err != nil {
 		t.Fatal("the engine: ", err)
 	}

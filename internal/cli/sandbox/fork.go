@@ -18,9 +18,9 @@ func ForkCommand(a *command.CLI) *cobra.Command {
 		Use:   "fork SANDBOX [NAME...]",
 		Short: "Create sandboxes that continue from the memory of another",
 		Long: `Create sandboxes that continue from the memory and the files of another, with
-its processes. The sandbox runs or is suspended. One that runs is suspended for
-a moment, which ends its connections, and resumed. Each fork has a lease, a
-network and a token of its own, and no open ports. Policy decides about each.
+its processes. The sandbox runs or is suspended. One that runs is paused for a
+moment, and keeps its connections. Each fork has a lease, a network and a token
+of its own, and no open ports. Policy decides about each.
 
 A sandbox can't be forked if its forks would share what only one can have: a
 named or layered workspace, a directory of the host that it can write to, or a

@@ -45,9 +45,9 @@ paused meanwhile, so that all files are from one moment. For an ended sandbox
 only the workspace is available.
 
 With --memory the snapshot has the processes too, as a fork has: each sandbox
-that starts from it continues them. A running sandbox is suspended for that and
-resumed. Engines that can't save memory, and sandboxes that "cloche fork"
-refuses, are refused.`,
+that starts from it continues them. A running sandbox is paused for that moment.
+Engines that can't save memory, and sandboxes that "cloche fork" refuses, are
+refused.`,
 		Example:           "  cloche snapshot create build\n  cloche snapshot create --name deps --scope workspace build\n  cloche snapshot create --name ready --memory server",
 		Args:              command.Exactly(1, "one sandbox"),
 		ValidArgsFunction: a.CompleteSandboxes,

@@ -106,6 +106,7 @@ func Run(t *testing.T, s Setup) {
 		{"PausedInLaterProcess", testPausedInLaterProcess, s.Survives},
 		{"PausedDiesWithParent", testPausedDiesWithParent, s.Isolates},
 		{"Suspend", testSuspend, true},
+		{"SuspendRunsOn", testSuspendRunsOn, true},
 		{"SuspendRefused", testSuspendRefused, true},
 		{"CloseWhileSuspending", testCloseWhileSuspending, true},
 		{"WriteRoot", testWriteRoot, true},

@@ -48,9 +48,13 @@ func (s *suite) sleeper() (engine.Instance, engine.Plan, func() int) {
 func Suspend(t testing.TB, i engine.Instance) engine.Memory {
 	t.Helper()
 	closeConnections(t, i)
-	m, err := i.(engine.Suspender).Suspend(t.Context(), t.TempDir())
+	complete, err := i.(engine.Suspender).Suspend(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatalf("suspend: %v (%v)", err, errors.Unwrap(err))
+	}
+	m, err := complete(t.Context())
+	if err != nil {
+		t.Fatalf("complete a saved memory: %v", err)
 	}
 	return m
 }
@@ -117,6 +121,34 @@ func testSuspend(s *suite) {
 				s.Errorf("the root contains %q", got)
 			}
 		}
+	}
+}
+
+// testSuspendRunsOn resumes an instance whose memory was saved, before the save is complete. The memory is of the moment of
+// the save.
+func testSuspendRunsOn(s *suite) {
+	s.suspends()
+	i, p, read := s.sleeper()
+	pauser := s.pauser(i)
+	closeConnections(s, i)
+	complete, err := i.(engine.Suspender).Suspend(s.ctx, s.TempDir())
+	if err != nil {
+		s.Fatalf("suspend: %v (%v)", err, errors.Unwrap(err))
+	}
+	s.still(i, read)
+	s.resume(pauser)
+	s.moves(read)
+	s.alive(i)
+	m, err := complete(s.ctx)
+	if err != nil || m.Bytes <= 0 || len(m.Note) == 0 {
+		s.Fatalf("the memory has %d bytes and a note of %d: %v", m.Bytes, len(m.Note), err)
+	}
+	s.moves(read)
+	s.close(i)
+	s.nothingLeft(p)
+	if s.Isolates { // the process of a pretended one ended with it
+		s.alive(s.awake(p, m))
+		s.moves(read)
 	}
 }
 
@@ -192,8 +224,15 @@ func testCloseWhileSuspending(s *suite) {
 		closeConnections(s, i)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := i.(engine.Suspender).Suspend(s.ctx, s.TempDir()); err != nil {
+			complete, err := i.(engine.Suspender).Suspend(s.ctx, s.TempDir())
+			if err == nil {
+				_, err = complete(s.ctx) // whether it is closed by now or not
+			} else {
 				s.code("suspend beside a close", err, api.CodeSandboxLost)
+				return
+			}
+			if err != nil {
+				s.Errorf("complete a saved memory beside a close: %v", err)
 			}
 		})
 		<-time.After(time.Duration(n) * 5 * time.Millisecond)

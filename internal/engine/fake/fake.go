@@ -50,6 +50,8 @@ const (
 	StepRoot Step = "root"
 	// StepSuspend is the step of Suspend, while the instance is paused.
 	StepSuspend Step = "suspend"
+	// StepComplete is the step of the Completion of a Suspend.
+	StepComplete Step = "complete"
 )
 
 // CreateSteps are the steps of Create in their order.

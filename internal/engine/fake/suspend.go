@@ -34,15 +34,15 @@ func (m *Machine) forks(p engine.Plan) bool {
 }
 
 // Suspend implements engine.Suspender.
-func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, err error) {
+func (i *instance) Suspend(ctx context.Context, dir string) (_ engine.Completion, err error) {
 	if err := i.usable("suspend"); err != nil {
-		return m, err
+		return nil, err
 	}
 	if i.isPaused() {
-		return m, api.Errorf(api.CodeState, "suspend sandbox %s: it is paused", i.ID)
+		return nil, api.Errorf(api.CodeState, "suspend sandbox %s: it is paused", i.ID)
 	}
 	if err := i.Pause(ctx); err != nil {
-		return m, err
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -50,16 +50,18 @@ func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, er
 		}
 	}()
 	if err := i.m.current().at(ctx, i, StepSuspend); err != nil {
-		return m, err
+		return nil, err
 	}
 	note := []byte(api.NewID("mem-"))
 	if err := hostfile.ReplaceIn(dir, memoryFile, note); err != nil {
-		return m, fmt.Errorf("save memory: %w", err)
+		return nil, fmt.Errorf("save memory: %w", err)
 	}
 	i.m.mu.Lock()
 	i.m.memories[string(note)] = memory{i.process, i.ID}
 	i.m.mu.Unlock()
-	return engine.Memory{Dir: dir, Bytes: int64(len(note)), Note: note}, nil
+	return func(ctx context.Context) (engine.Memory, error) {
+		return engine.Memory{Dir: dir, Bytes: int64(len(note)), Note: note}, i.m.current().at(ctx, i, StepComplete)
+	}, nil
 }
 
 // watch closes done when the process has ended, or when the instance has left it.

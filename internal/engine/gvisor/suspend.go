@@ -41,20 +41,20 @@ type memoryNote struct {
 
 // Suspend implements engine.Suspender. gVisor's own end after a save would also end a sandbox that could not be saved,
 // so it is asked to go on, and stays paused by a pause of our own.
-func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, err error) {
+func (i *instance) Suspend(ctx context.Context, dir string) (complete engine.Completion, err error) {
 	if i.foreign() {
-		return m, i.foreignError("suspend")
+		return nil, i.foreignError("suspend")
 	}
 	if i.brake.held() {
-		return m, api.Errorf(api.CodeState, "suspend sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
+		return nil, api.Errorf(api.CodeState, "suspend sandbox %s: it is paused", i.rec.ID).WithHint("resume it")
 	}
 	i.dropBorn()
 	defer i.streams.reopen()
 	if err := i.streams.close(ctx); err != nil {
-		return m, err
+		return nil, err
 	}
 	err = i.drive(ctx, "suspend", func(ctx context.Context) error {
-		m, err = i.holdAndSave(ctx, dir)
+		complete, err = i.holdAndSave(ctx, dir)
 		for n := 1; n < saveTries && errors.Is(err, api.ErrUnsupported) && ctx.Err() == nil; n++ {
 			i.e.log.Info("save the memory again", "sandbox", i.rec.ID, "error", err)
 			select {
@@ -62,11 +62,11 @@ func (i *instance) Suspend(ctx context.Context, dir string) (m engine.Memory, er
 			case <-ctx.Done():
 				return err
 			}
-			m, err = i.holdAndSave(ctx, dir)
+			complete, err = i.holdAndSave(ctx, dir)
 		}
 		return err
 	})
-	return m, err
+	return complete, err
 }
 
 // A save is tried saveTries times, after 1, 2 and more times saveWait: what carried a connection that was closed takes a moment to
@@ -77,71 +77,94 @@ const (
 )
 
 // holdAndSave pauses the sandbox and saves its memory. After an error it runs on.
-func (i *instance) holdAndSave(ctx context.Context, dir string) (engine.Memory, error) {
+func (i *instance) holdAndSave(ctx context.Context, dir string) (engine.Completion, error) {
 	if err := i.brake.hold(ctx); err != nil {
-		return engine.Memory{}, err
+		return nil, err
 	}
 	m, err := i.saveMemory(ctx, dir)
 	if err == nil {
-		return m, nil
+		return m.complete, nil
 	}
 	// Whatever becomes of the caller, it goes on.
 	if rerr := i.brake.release(context.WithoutCancel(ctx)); rerr != nil && !i.sentry.Dead() {
-		return m, errors.Join(err, rerr)
+		return nil, errors.Join(err, rerr)
 	}
-	return m, err
+	return nil, err
 }
 
-// saveMemory has the sentry write its files into dir, and returns when they are on the disk.
-func (i *instance) saveMemory(ctx context.Context, dir string) (m engine.Memory, err error) {
+// saved are the files that a sentry has written, which may not be on the disk yet.
+type saved struct {
+	id, dir string
+	at      *os.Root // dir
+	files   []*checkpoint.File
+	note    memoryNote
+}
+
+// saveMemory has the sentry write its files into dir.
+func (i *instance) saveMemory(ctx context.Context, dir string) (_ *saved, err error) {
 	at, err := os.OpenRoot(dir)
 	if err != nil {
-		return m, fmt.Errorf("open directory of the memory: %w", err)
+		return nil, fmt.Errorf("open directory of the memory: %w", err)
 	}
-	defer at.Close()
-	var files []*checkpoint.File
+	m := &saved{id: i.rec.ID, dir: dir, at: at, note: memoryNote{GVisor: i.e.version, Executable: i.rec.Executable}}
+	defer func() {
+		if err != nil {
+			m.close()
+		}
+	}()
 	payload := urpc.FilePayload{}
-	defer func() { closeAll(payload.Files) }()
 	for _, name := range memoryFiles {
 		f, err := checkpoint.Create(at, name, i.e.opts.CheckpointKey)
 		if err != nil {
-			return m, err
+			return nil, err
 		}
-		files, payload.Files = append(files, f), append(payload.Files, f.File)
+		m.files, payload.Files = append(m.files, f), append(payload.Files, f.File)
 	}
 	err = i.ctl.callLong(ctx, callCheckpoint, &checkpointing{
 		FilePayload: payload, Metadata: uncompressed(), ExcludeZeroPages: true, HavePagesFile: true, Resume: true,
 	}, nil)
 	if err != nil {
-		return m, unsaved(i.rec.ID, err)
+		return nil, unsaved(i.rec.ID, err)
 	}
-	note := memoryNote{GVisor: i.e.version, Executable: i.rec.Executable}
-	if note.Files, err = hostFiles(i.sentry.ID.PID); err != nil {
-		return m, err
+	if m.note.Files, err = hostFiles(i.sentry.ID.PID); err != nil {
+		return nil, err
 	}
-	m.Dir = dir
+	return m, nil
+}
+
+func (m *saved) close() {
+	for _, f := range m.files {
+		f.Close()
+	}
+	m.at.Close()
+}
+
+// complete implements engine.Completion.
+func (m *saved) complete(ctx context.Context) (out engine.Memory, err error) {
+	defer m.close()
 	// The disk writes while the checksums are made.
 	stored := make(chan error, 1)
 	go func() {
 		var err error
-		for _, f := range files {
+		for _, f := range m.files {
 			err = errors.Join(err, f.Store(ctx))
 		}
-		stored <- errors.Join(err, hostfile.SyncDirAt(dir))
+		stored <- errors.Join(err, hostfile.SyncDirAt(m.dir))
 	}()
-	for n, f := range files {
-		if note.Sizes[n], note.Sums[n], err = checkpoint.Sum(ctx, f.File); err != nil {
+	for n, f := range m.files {
+		if m.note.Sizes[n], m.note.Sums[n], err = checkpoint.Sum(ctx, f.File); err != nil {
 			break
 		}
 	}
 	if err := errors.Join(err, <-stored); err != nil {
-		return m, fmt.Errorf("write the memory: %w", unstored(i.rec.ID, err))
+		return out, fmt.Errorf("write the memory: %w", unstored(m.id, err))
 	}
-	for _, f := range files {
-		m.Bytes += f.Stored()
+	out.Dir = m.dir
+	for _, f := range m.files {
+		out.Bytes += f.Stored()
 	}
-	m.Note, err = json.Marshal(note)
-	return m, err
+	out.Note, err = json.Marshal(m.note)
+	return out, err
 }
 
 // unsaved classifies what kept a sentry from saving its memory.

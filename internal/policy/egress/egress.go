@@ -105,6 +105,14 @@ func requestsOf(set []api.RequestRule) []rule.Request {
 	return out
 }
 
+// OnRecord returns what the record of a sandbox shows of the grant at a time. It is nil if the sandbox has no network.
+func (g Grant) OnRecord(now time.Time) *api.Egress {
+	if g.Closed {
+		return nil
+	}
+	return new(g.ShownAt(now))
+}
+
 // ShownAt returns what is in force at a time, as the sandbox's record shows it.
 func (g Grant) ShownAt(now time.Time) api.Egress {
 	e := Clone(g.Shown)

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/cloche-dev/cloche/internal/engine/checkpoint"
+	"github.com/cloche-dev/cloche/internal/hostfile"
 	"github.com/cloche-dev/cloche/internal/workspace"
 )
 
@@ -112,9 +113,9 @@ const (
 	AgentImage = "agent.erofs"
 )
 
-// PinImage keeps the file of an image for as long as the memory in a directory: as another link to it, or as a copy. What is
+// pinImage keeps the file of an image for as long as the memory in a directory: as another link to it, or as a copy. What is
 // no regular file is not kept.
-func PinImage(memory, name, image string) error {
+func pinImage(memory, name, image string) error {
 	to := filepath.Join(memory, name)
 	if os.Link(image, to) == nil {
 		return nil
@@ -145,4 +146,10 @@ func PinnedImage(memory, name, image string) string {
 		return image
 	}
 	return kept
+}
+
+// PinImages keeps the images of the root and the agent that a saved memory is of with its files, as pinImage does, and returns when
+// that is on the disk.
+func PinImages(memory, root, agent string) error {
+	return errors.Join(pinImage(memory, RootImage, root), pinImage(memory, AgentImage, agent), hostfile.SyncDirAt(memory))
 }

@@ -66,9 +66,6 @@ type Record struct {
 	EndBegan  time.Time `json:",omitzero"`
 	// Memory is the note of the engine about the saved memory of a suspended sandbox.
 	Memory []byte `json:",omitempty"`
-	// Captured means that a capture for forks or a snapshot suspended the sandbox, and has not resumed it yet. The reader
-	// of this record resumes it.
-	Captured bool `json:",omitempty"`
 	// IdleSpent is where the idle time of a paused sandbox is.
 	IdleSpent time.Duration `json:",omitempty"`
 }

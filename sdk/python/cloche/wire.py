@@ -145,7 +145,7 @@ class ForkResult(TypedDict):
     succeeded: list[Sandbox]
     failed: list[BatchFailure]
     paused_ms: int
-    """For how long the parent was suspended for the capture, in milliseconds; 0 for a parent that was suspended before."""
+    """For how long the parent was paused for the capture, in milliseconds; 0 for a parent that was suspended before."""
     memory_bytes: int
     """The size of the captured memory and root on the disk."""
     memory_sum: str

@@ -260,7 +260,7 @@ class AsyncSandboxHandle:
 
     async def fork(self, count: int = 1, *, names: Sequence[str] = ()) -> list[AsyncSandboxHandle]:
         """Creates `count` sandboxes, or one for each of `names`, that continue from its memory and files,
-        with its processes. If it runs, it is suspended for a moment, which ends its connections, and resumed.
+        with its processes. If it runs, it is paused for a moment, and keeps its connections.
         Each fork has a lease and a network of its own and no open ports, and the caller removes it. If one
         cannot be created, the others are removed, and its error is raised. The error has the code
         `unsupported` on engines that cannot do it, and if the forks would share what only one sandbox can
