@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -40,6 +41,8 @@ type Client struct {
 	// life has the values of the context of Connect, and no end.
 	life  context.Context
 	watch watch
+	// saving is set by Suspend.
+	saving atomic.Bool
 	// incoming bounds the connections that processes inside have to listeners.
 	incoming chan struct{}
 
@@ -187,19 +190,23 @@ func (c *Client) begin(ctx context.Context, req wire.Request, since int, slots c
 	case <-ctx.Done():
 		return nil, classify(ctx.Err())
 	case <-c.Done():
-		return nil, classify(io.EOF)
+		return nil, c.broken(io.EOF)
 	}
 	leave := enter()
 	stream, err := c.session.OpenStream()
 	if err != nil {
 		leave()
 		<-slots
-		return nil, classify(fmt.Errorf("open stream: %w", err))
+		return nil, c.broken(fmt.Errorf("open stream: %w", err))
 	}
 	k := &call{Reader: wire.NewReader(stream), Writer: wire.NewWriter(stream), ctx: ctx, stream: stream, client: c, free: func() { leave(); <-slots }, nudge: c.nudge.Touch}
 	// A passed deadline wakes readers and writers that Close alone would not.
 	k.stop = context.AfterFunc(ctx, func() { stream.SetDeadline(time.Unix(1, 0)) })
-	if err := k.JSON(wire.KindRequest, req); err != nil {
+	err = k.JSON(wire.KindRequest, req)
+	if req.Op == wire.OpStream || req.Op == wire.OpReattach {
+		err = nil // the answer says whether it was sent: a connection that ends after it makes a write fail too
+	}
+	if err != nil {
 		k.end()
 		return nil, k.fail(fmt.Errorf("send request: %w", err))
 	}
@@ -236,10 +243,7 @@ func (k *call) fail(err error) error {
 	if cause := k.ctx.Err(); cause != nil {
 		return classify(cause)
 	}
-	if silent := k.client.Silent(); silent != nil {
-		return silent
-	}
-	return classify(err)
+	return k.client.broken(err)
 }
 
 // unexpected is the error for a frame that has no business here.

@@ -48,6 +48,8 @@ type Start struct {
 	// one whose result is gone, is api.CodeExists. An agent of an older cloche
 	// answers every second call so.
 	Repeatable bool
+	// Brief: a result that was sent is kept for a repetition for ten seconds only.
+	Brief bool
 }
 
 func (s Start) wire() *wire.Exec {
@@ -79,6 +81,7 @@ func (c *Client) Exec(ctx context.Context, s Start) (api.Result, error) {
 	s.MaxOutput = min(s.MaxOutput, api.MaxMaxOutput)
 	x := s.wire()
 	x.Input = len(s.Stdin) > 0
+	x.Brief = s.Brief
 	req := wire.Request{Op: wire.OpExec, Exec: x}
 	if s.Repeatable {
 		var err error

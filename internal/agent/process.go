@@ -167,9 +167,15 @@ func (c *Client) HoldTimers(ctx context.Context, hold bool) error {
 const hangUpTimeout = 10 * time.Second
 
 // Suspend has the agent close every connection of the host, so that none is a part of the memory that is
-// saved. It returns when this one is closed, which is of no use any more. Programs continue.
-func (c *Client) Suspend(ctx context.Context) error {
-	if _, err := ask[wire.Empty](ctx, c, wire.Request{Op: wire.OpSuspend}); err != nil {
+// saved. It returns when this one is closed, which is of no use any more. Calls on it fail with [ErrSaving]. Programs continue.
+// With reattach, streamed execs wait for [Stream.Reattach] for ten seconds in which timers are not held.
+func (c *Client) Suspend(ctx context.Context, reattach bool) error {
+	c.saving.Store(true)
+	req := wire.Request{Op: wire.OpSuspend}
+	if reattach {
+		req.Reattach = &wire.Reattach{}
+	}
+	if _, err := ask[wire.Empty](ctx, c, req); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, hangUpTimeout)

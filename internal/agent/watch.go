@@ -14,6 +14,9 @@ import (
 // none is given up.
 const watchPings = 4
 
+// ErrSaving is the cause of an error of a connection that [Client.Suspend] has closed.
+var ErrSaving = errors.New("the memory of the sandbox is being saved")
+
 // ErrSilent is the cause of an error of a connection whose agent did not answer. Nothing
 // is known to have ended.
 var ErrSilent = errors.New("the agent is silent")
@@ -82,6 +85,20 @@ func silent(name string, silence time.Duration) error {
 		WithHint("the sandbox may be overloaded or stopped from outside; what was asked may be done yet, so look before you ask again")
 	e.Retryable = true
 	return e.WithCause(ErrSilent)
+}
+
+// broken is the error of a call whose connection has ended or does not work.
+func (c *Client) broken(err error) error {
+	if silent := c.Silent(); silent != nil {
+		return silent
+	}
+	if c.saving.Load() {
+		e := api.Errorf(api.CodeUnavailable, "the connection to the agent was closed, because the memory of the sandbox is being saved").
+			WithHint("a program that was started continues when the sandbox does")
+		e.Retryable = true
+		return e.WithCause(ErrSaving)
+	}
+	return classify(err)
 }
 
 // expect cancels a call whose agent, which may answer pings, does not answer it within the silence that

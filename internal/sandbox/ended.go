@@ -121,7 +121,7 @@ func (s *live) diedWithin(err error) bool {
 	default:
 		return false
 	}
-	if errors.Is(err, agent.ErrSilent) {
+	if errors.Is(err, agent.ErrSilent) || errors.Is(err, agent.ErrSaving) {
 		return s.over() // no connection broke by a death
 	}
 	select {

@@ -135,7 +135,7 @@ func (t *Template) captureRunning(ctx context.Context, s *live, inst engine.Inst
 	err := s.settle(api.StateRunning, true)
 	var complete engine.Completion
 	if err == nil {
-		complete, err = pr.saveMemory(context.WithoutCancel(ctx), s, inst, "")
+		complete, err = pr.saveMemory(context.WithoutCancel(ctx), s, inst, "", true)
 	}
 	if err == nil {
 		s.procs.Suspend(ctx) // so that the output of its processes is complete

@@ -82,15 +82,14 @@ func (s *live) awaitPause(ctx context.Context) {
 // daemon that dies has a successor that makes it run. over says which time of its lease is over; empty is a request.
 // The caller holds s.ops.
 func (pr pauser) suspend(ctx context.Context, s *live, inst engine.Instance, over string) error {
-	err := pr.fits(s, 1)
-	if err == nil {
-		err = s.settle(api.StateRunning, true)
+	if err := pr.fits(s, 1); err != nil {
+		return err
 	}
-	if err != nil {
+	if err := s.settle(api.StateRunning, true); err != nil {
 		return err
 	}
 	var memory engine.Memory
-	complete, err := pr.saveMemory(ctx, s, inst, over)
+	complete, err := pr.saveMemory(ctx, s, inst, over, false)
 	if err == nil {
 		memory, err = complete(ctx)
 	}
@@ -128,8 +127,9 @@ func (pr pauser) fits(s *live, more int64) error {
 	return pr.m.opts.MaySuspend(s.tenant, more)
 }
 
-// saveMemory pauses a sandbox and saves it. The files are complete, with links to its images, when the completion returns.
-func (pr pauser) saveMemory(ctx context.Context, s *live, inst engine.Instance, over string) (engine.Completion, error) {
+// saveMemory pauses a sandbox and saves it. The files are complete, with links to its images, when the completion returns. With
+// runsOn, execs wait for their callers to reattach.
+func (pr pauser) saveMemory(ctx context.Context, s *live, inst engine.Instance, over string, runsOn bool) (engine.Completion, error) {
 	if err := errors.Join(pr.m.at(ctx, "before hold"), pr.holdTimers(ctx, s, true)); err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (pr pauser) saveMemory(ctx context.Context, s *live, inst engine.Instance, 
 	if err := s.settle(api.StatePaused, true, func() error { return s.pauseLease(over) }); err != nil {
 		return nil, err
 	}
-	if err := bounded(ctx, pauseTimeout, client.Suspend); err != nil {
+	if err := bounded(ctx, pauseTimeout, func(ctx context.Context) error { return client.Suspend(ctx, runsOn) }); err != nil {
 		return nil, err
 	}
 	dir, err := s.memoryFiles.Create(s.dir)

@@ -92,7 +92,9 @@ func (a *Agent) do(p *session.Call, req *wire.Request) error {
 		a.procs.Hold(req.Hold)
 		return p.Done(nil)
 	case wire.OpSuspend:
-		return a.hangUp(p)
+		return a.hangUp(p, req.Reattach != nil)
+	case wire.OpReattach:
+		return a.procs.Reattach(p, req)
 	case wire.OpRenew:
 		return a.renew(p, req.Renew)
 	case wire.OpListen:

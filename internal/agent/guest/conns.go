@@ -100,7 +100,11 @@ const readTime = time.Second
 
 // hangUp closes every connection of the host, and the one of the call when its answer was read. Those that the
 // agent was born with are sockets of the host, which cannot be a part of the memory that is saved.
-func (a *Agent) hangUp(p *session.Call) error {
+// With reattach, the streamed execs wait for their callers.
+func (a *Agent) hangUp(p *session.Call, reattach bool) error {
+	if reattach {
+		a.procs.HoldStreams()
+	}
 	own := p.Session.Conn()
 	a.conns.closeOthers(own)
 	if err := p.Done(nil); err != nil {
@@ -156,6 +160,7 @@ func (a *Agent) converse(conn net.Conn, version int) {
 		return
 	}
 	s := session.New(mux, heard, version, a.given)
+	s.Holds = a.procs.Holds()
 	defer s.End()
 	var wg sync.WaitGroup
 	defer wg.Wait()

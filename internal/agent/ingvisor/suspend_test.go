@@ -22,7 +22,7 @@ func (b *box) suspend(t *testing.T) engine.Memory {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := b.Suspend(ctx); err != nil {
+	if err := b.Suspend(ctx, false); err != nil {
 		t.Fatal("the agent: ", err)
 	}
 	began := time.Now()

@@ -9,7 +9,7 @@ import (
 // Version is the protocol that this build speaks, and MinVersion the oldest that
 // it still does: a sandbox that the previous release made is still spoken to.
 const (
-	Version    = 14
+	Version    = 15
 	MinVersion = 1
 )
 
@@ -126,6 +126,27 @@ const OpSuspend Op = "suspend"
 // agent accepts no other token, and has closed every other connection. Since version 14.
 const OpRenew Op = "renew"
 
+// OpReattach continues an OpStream whose connection was closed by an OpSuspend with Reattach: a Reattached in a KindStarted
+// frame, then as after the start. Since version 15.
+const OpReattach Op = "reattach"
+
+// Reattach is what the caller of a streamed exec has received.
+type Reattach struct {
+	// Stdout and Stderr are bytes of output, Events are its frames.
+	Stdout int64  `json:"stdout,omitempty"`
+	Stderr int64  `json:"stderr,omitempty"`
+	Events uint64 `json:"events,omitempty"`
+}
+
+// Reattached is what the program of a streamed exec was given.
+type Reattached struct {
+	// Input is the number of bytes, Ends the number of KindEnd frames.
+	Input int64 `json:"input,omitempty"`
+	Ends  int   `json:"ends,omitempty"`
+	// Closed: it takes no more.
+	Closed bool `json:"closed,omitempty"`
+}
+
 // Renew is what an OpRenew sets.
 type Renew struct {
 	Token []byte `json:"token"`
@@ -206,6 +227,8 @@ func (o Op) Since() int {
 		return 13
 	case OpRenew:
 		return 14
+	case OpReattach:
+		return 15
 	}
 	return 1
 }
@@ -269,6 +292,9 @@ type Request struct {
 
 	// Since version 14.
 	Renew *Renew `json:"renew,omitempty"`
+
+	// Since version 15. In an OpSuspend it has the streamed execs wait for their callers; an older agent ignores it.
+	Reattach *Reattach `json:"reattach,omitempty"`
 
 	// Since version PlaceSince, of what concerns a file; an older agent does not know what
 	// it would have to heed.
@@ -471,6 +497,8 @@ type Exec struct {
 	// with the id and the key of one before is that one, asked for again. It
 	// counts since version 2; empty is never the same.
 	Key string `json:"key,omitempty"`
+	// Brief: the result is asked for again at once or not at all. An older agent keeps it as long as others.
+	Brief bool `json:"brief,omitempty"`
 }
 
 // Logs choose from the rings.

@@ -43,8 +43,9 @@ func (m *Runner) exec(ctx context.Context, s *Table, permit policy.ExecPermit) (
 	before, begun, refusals := s.sandbox.OOMKills(ctx), time.Now(), s.sandbox.Refusals()
 	s.sandbox.SetDeadline(start.ExecID, start.Timeout)
 	res, err := client.Exec(ctx, start)
-	if start.Repeatable && api.CodeOf(err) == api.CodeUnavailable && !errors.Is(err, agent.ErrSilent) && ctx.Err() == nil && !s.sandbox.DiedWithin(err) {
-		// The answer was lost with the connection. It can be asked for again.
+	for again := true; again && ctx.Err() == nil && s.lostConnection(err); {
+		// The answer was lost with the connection. It can be asked for again, for each time that the memory was saved.
+		again = errors.Is(err, agent.ErrSaving)
 		if client, err = s.sandbox.Agent(ctx); err == nil {
 			res, err = client.Exec(ctx, start)
 		}
@@ -65,6 +66,11 @@ func (m *Runner) exec(ctx context.Context, s *Table, permit policy.ExecPermit) (
 	m.syncAfter(ctx, s)
 	res.Adjusted, res.Refusals = permit.Adjusted(), refusals()
 	return res, nil
+}
+
+// lostConnection reports whether a call of a sandbox that lives failed because its connection to the agent ended.
+func (t *Table) lostConnection(err error) bool {
+	return api.CodeOf(err) == api.CodeUnavailable && !errors.Is(err, agent.ErrSilent) && !t.sandbox.DiedWithin(err)
 }
 
 // syncAfter carries what a program wrote to the host, before its caller hears of its end. What fails is
@@ -107,8 +113,8 @@ func (m *Runner) begin(ctx context.Context, s *Table, permit policy.ExecPermit) 
 		return start, nil, err
 	}
 	start = s.start(permit, given)
-	start.Repeatable = start.ExecID != ""
-	if start.Repeatable && s.has(start.ExecID) {
+	start.Repeatable, start.Brief = true, start.ExecID == ""
+	if !start.Brief && s.has(start.ExecID) {
 		return start, nil, api.Errorf(api.CodeExists, "%s is a managed process of sandbox %s", start.ExecID, s.names.Name).
 			WithHint("choose another exec_id")
 	}
@@ -186,8 +192,10 @@ type Stream struct {
 	// Closed, if set before the first Recv, is called once: after Exited, or by Close.
 	Closed func()
 
-	m      *Runner
-	s      *Table
+	m *Runner
+	s *Table
+	// ctx is the one of the call that started it.
+	ctx    context.Context
 	inner  *agent.Stream
 	permit policy.ExecPermit
 	done   func()
@@ -223,9 +231,15 @@ func (m *Runner) execStream(ctx context.Context, s *Table, permit policy.ExecPer
 		done()
 		return nil, err
 	}
-	st := &Stream{m: m, s: s, permit: permit, done: done, before: s.sandbox.OOMKills(ctx), refusals: s.sandbox.Refusals(), begun: time.Now(), id: start.ExecID}
+	st := &Stream{m: m, s: s, ctx: ctx, permit: permit, done: done, before: s.sandbox.OOMKills(ctx), refusals: s.sandbox.Refusals(), begun: time.Now(), id: start.ExecID}
 	s.sandbox.SetDeadline(start.ExecID, start.Timeout)
-	if st.inner, err = client.Stream(ctx, start); err != nil {
+	st.inner, err = client.Stream(ctx, start)
+	for errors.Is(err, agent.ErrSaving) && ctx.Err() == nil {
+		if client, err = s.sandbox.Agent(ctx); err == nil {
+			st.inner, err = client.StreamAgain(ctx, start)
+		}
+	}
+	if err != nil {
 		if !unsure(err) {
 			s.sandbox.MeetDeadline(start.ExecID)
 		}
@@ -255,6 +269,9 @@ func (t *Stream) Recv() (agent.Event, error) {
 		return agent.Event{}, io.EOF
 	}
 	ev, err := t.inner.Recv()
+	for errors.Is(err, agent.ErrSaving) && t.reattach() {
+		ev, err = t.inner.Recv()
+	}
 	if err != nil {
 		if !errors.Is(err, io.EOF) && !t.s.sandbox.DiedWithin(err) {
 			return ev, err
@@ -274,6 +291,19 @@ func (t *Stream) Recv() (agent.Event, error) {
 		return t.exit(ev)
 	}
 	return ev, nil
+}
+
+// reattach continues the stream after the memory of the sandbox was saved. It reports false if that is not possible.
+func (t *Stream) reattach() bool {
+	for {
+		client, err := t.s.sandbox.Agent(t.ctx)
+		if err == nil {
+			err = t.inner.Reattach(t.ctx, client)
+		}
+		if !errors.Is(err, agent.ErrSaving) {
+			return err == nil
+		}
+	}
 }
 
 // exit calls the hooks before the caller sees the exit.

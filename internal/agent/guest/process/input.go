@@ -61,6 +61,13 @@ func (in *input) state() (int64, bool) {
 	return in.offset, in.open && !in.given
 }
 
+// takes is the offset, and whether the run takes more.
+func (in *input) takes() (int64, bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.offset, in.open && in.f != nil
+}
+
 // finish says that no more can come, because the process has ended.
 func (in *input) finish() {
 	in.detach()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,7 @@ type Manager struct {
 	wg      sync.WaitGroup
 
 	reclaiming sync.Mutex
+	holds      atomic.Int64
 }
 
 // newProcess makes the record of a process that is not started yet.
@@ -481,6 +483,7 @@ func (ps *Manager) Terminate(grace time.Duration) {
 	for _, p := range procs {
 		p.noMore()
 	}
+	ps.releaseStreams()
 	if first {
 		ps.pool.close()
 		ps.table.stop()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/guest/output"
-	"github.com/cloche-dev/cloche/internal/agent/wire"
 )
 
 const (
@@ -35,6 +34,7 @@ type process struct {
 	collect *output.Collector // nil except for a collected exec
 	sink    sink
 	input   *input
+	ends    atomic.Int32 // how often the caller of a streamed exec has ended its input
 	lines   output.LastLine
 	feed    *feed
 	reclaim func() // shrinks the logs
@@ -75,35 +75,6 @@ type run struct {
 	settled sync.WaitGroup
 	// over is closed when the exit is known and the output complete.
 	over chan struct{}
-}
-
-// sink sends output to the attached caller.
-type sink struct {
-	mu  sync.Mutex
-	w   *wire.Writer
-	seq uint64
-}
-
-var outputKinds = [2]wire.Kind{wire.KindStdout, wire.KindStderr}
-
-// send blocks while the reader is slow. One that is gone is detached.
-func (s *sink) send(stream int, p []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.w == nil {
-		return
-	}
-	if err := s.w.Output(outputKinds[stream], s.seq, p); err != nil {
-		s.w = nil
-		return
-	}
-	s.seq++
-}
-
-func (s *sink) detach() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.w = nil
 }
 
 // pump reads one stream of a run until its end, into the log always, to the

@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/agent/guest/session"
@@ -17,6 +18,8 @@ const (
 	// maxRepeatBytes how much output they hold together.
 	MaxRepeats     = 64
 	maxRepeatBytes = 16 << 20
+	// briefTime is how long a result of a brief exec is kept after it was sent: it may be lost with the connection.
+	briefTime = 10 * time.Second
 )
 
 // repeats are the repeatable execs that run, and the results of the last ones.
@@ -104,10 +107,14 @@ func (ps *Manager) repeatable(p *session.Call, x *wire.Exec) error {
 		return r.err
 	}
 	if x.Input {
-		ps.wg.Go(func() { ps.control(p, r.proc, 0) })
+		ps.wg.Go(func() { ps.control(p, r.proc, nil, 0) })
 	}
 	<-r.done
-	return sendResult(p, r.result)
+	err = sendResult(p, r.result)
+	if err == nil && x.Brief {
+		time.AfterFunc(briefTime, func() { ps.repeats.forget(x.ID) })
+	}
+	return err
 }
 
 // runRepeat starts r, and files its result when it has ended.
@@ -124,7 +131,7 @@ func (ps *Manager) runRepeat(r *repeat, x *wire.Exec) {
 		<-r.proc.done
 		r.result = r.proc.result()
 		r.proc.forgetCollected()
-		close(r.done)
 		ps.repeats.file(r)
+		close(r.done)
 	})
 }

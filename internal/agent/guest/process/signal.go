@@ -4,7 +4,6 @@ package process
 
 import (
 	"errors"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -59,11 +58,10 @@ func (ps *Manager) Signal(id string, number int, scope api.SignalScope, forestal
 }
 
 // Restored signals the processes that want to know that they continue from saved memory.
+// No caller reattaches to what a copy of the memory has.
 func (ps *Manager) Restored() {
-	ps.mu.Lock()
-	all := slices.Clone(ps.order)
-	ps.mu.Unlock()
-	for _, p := range all {
+	ps.releaseStreams()
+	for _, p := range ps.all() {
 		if p.managed == nil || p.managed.restored == 0 {
 			continue
 		}

@@ -17,6 +17,8 @@ const MaxStreams = 2048
 
 // Session is a connection that has shown the token.
 type Session struct {
+	// Holds is [process.Manager.Holds] when the session began.
+	Holds   int64
 	mux     *yamux.Session
 	heard   *agent.Hearing
 	Version int // of the protocol on it
@@ -32,6 +34,9 @@ type Session struct {
 func New(mux *yamux.Session, heard *agent.Hearing, version int, direct bool) *Session {
 	return &Session{mux: mux, heard: heard, Version: version, direct: direct}
 }
+
+// Done is closed when the connection has ended.
+func (s *Session) Done() <-chan struct{} { return s.mux.CloseChan() }
 
 // Own prepares the session to own listeners.
 func (s *Session) Own() *Session {
