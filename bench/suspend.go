@@ -74,7 +74,10 @@ func interpreter(ctx context.Context, c *client.Client, spec api.SandboxSpec) (*
 // ask returns the interpreter's answer.
 func ask(ctx context.Context, sb *client.Sandbox) (string, error) {
 	res, err := sb.Exec(ctx, "sh", "-c", suspendAsk)
-	if err == nil && !res.OK() {
+	if err != nil {
+		return "", err
+	}
+	if !res.OK() {
 		err = fmt.Errorf("the interpreter was not asked: %s", tail(string(res.Stderr)))
 	}
 	return string(res.Stdout), err

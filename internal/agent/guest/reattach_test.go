@@ -5,6 +5,7 @@ package guest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -314,6 +315,25 @@ func TestStreamAgain(t *testing.T) {
 		got, _ := received(t, st, len("more\n"))
 		if data, _ := os.ReadFile(runs); got != "more\n" || string(data) != "run\n" {
 			t.Errorf("started %v: got %q, runs %q", started, got, data)
+		}
+	}
+}
+
+// TestSuspendLeavesNoConnections: the connections that were closed for a save are not in the memory that is saved, in a state in
+// which they wait for late packets.
+func TestSuspendLeavesNoConnections(t *testing.T) {
+	in := boot(t, nil)
+	in.connect(t)
+	in.saved(t, true)
+	data, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const timeWait = "06"
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) > 3 && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", in.port)) && fields[3] == timeWait {
+			t.Errorf("a connection is left: %s", line)
 		}
 	}
 }
