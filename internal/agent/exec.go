@@ -48,7 +48,7 @@ type Start struct {
 	// one whose result is gone, is api.CodeExists. An agent of an older cloche
 	// answers every second call so.
 	Repeatable bool
-	// Brief: a result that was sent is kept for a repetition for ten seconds only.
+	// Brief: a repetition is possible only after a call that failed with [ErrSaving], and within ten seconds of its result.
 	Brief bool
 }
 

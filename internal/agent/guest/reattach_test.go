@@ -287,6 +287,13 @@ func TestExecOverSave(t *testing.T) {
 	if data, _ := os.ReadFile(runs); err != nil || string(res.Stdout) != "answer\n" || string(data) != "run\n" {
 		t.Errorf("got %q, %v, runs %q", res.Stdout, err, data)
 	}
+	s.ExecID, s.Argv = api.NewID("x-"), []string{"true"}
+	if res, err := client.Exec(ctx, s); err != nil || !res.OK() {
+		t.Errorf("got %+v, %v", res, err)
+	}
+	if _, err := client.Exec(ctx, s); api.CodeOf(err) != api.CodeExists {
+		t.Errorf("a brief result without a save is kept: %v", err)
+	}
 	if _, err := begun.Exec(ctx, s); !errors.Is(err, agent.ErrSaving) {
 		t.Errorf("a call on the old connection: %v", err)
 	}

@@ -497,7 +497,7 @@ type Exec struct {
 	// with the id and the key of one before is that one, asked for again. It
 	// counts since version 2; empty is never the same.
 	Key string `json:"key,omitempty"`
-	// Brief: the result is asked for again at once or not at all. An older agent keeps it as long as others.
+	// Brief: the result is asked for again only if a save has closed the connection. An older agent keeps it as long as others.
 	Brief bool `json:"brief,omitempty"`
 }
 

@@ -43,9 +43,9 @@ func (m *Runner) exec(ctx context.Context, s *Table, permit policy.ExecPermit) (
 	before, begun, refusals := s.sandbox.OOMKills(ctx), time.Now(), s.sandbox.Refusals()
 	s.sandbox.SetDeadline(start.ExecID, start.Timeout)
 	res, err := client.Exec(ctx, start)
-	for again := true; again && ctx.Err() == nil && s.lostConnection(err); {
-		// The answer was lost with the connection. It can be asked for again, for each time that the memory was saved.
-		again = errors.Is(err, agent.ErrSaving)
+	for once := !start.Brief; ctx.Err() == nil && (errors.Is(err, agent.ErrSaving) || once && s.lostConnection(err)); {
+		// The answer was lost with the connection. It can be asked for again, each time that the memory was saved.
+		once = once && errors.Is(err, agent.ErrSaving)
 		if client, err = s.sandbox.Agent(ctx); err == nil {
 			res, err = client.Exec(ctx, start)
 		}

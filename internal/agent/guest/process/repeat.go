@@ -18,7 +18,7 @@ const (
 	// maxRepeatBytes how much output they hold together.
 	MaxRepeats     = 64
 	maxRepeatBytes = 16 << 20
-	// briefTime is how long a result of a brief exec is kept after it was sent: it may be lost with the connection.
+	// briefTime is how long a result of a brief exec is kept that was sent while its connection was being closed.
 	briefTime = 10 * time.Second
 )
 
@@ -111,7 +111,11 @@ func (ps *Manager) repeatable(p *session.Call, x *wire.Exec) error {
 	}
 	<-r.done
 	err = sendResult(p, r.result)
-	if err == nil && x.Brief {
+	switch {
+	case err != nil || !x.Brief:
+	case p.Session.Holds == ps.Holds():
+		ps.repeats.forget(x.ID) // the connection is closed only after the caller has read all that was sent on it before
+	default:
 		time.AfterFunc(briefTime, func() { ps.repeats.forget(x.ID) })
 	}
 	return err
