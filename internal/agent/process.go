@@ -169,8 +169,13 @@ const hangUpTimeout = 10 * time.Second
 // Suspend has the agent close every connection of the host, so that none is a part of the memory that is
 // saved. It returns when this one is closed, which is of no use any more. Calls on it fail with [ErrSaving]. Programs continue.
 // With reattach, streamed execs wait for [Stream.Reattach] for ten seconds in which timers are not held.
-func (c *Client) Suspend(ctx context.Context, reattach bool) error {
+func (c *Client) Suspend(ctx context.Context, reattach bool) (err error) {
 	c.saving.Store(true)
+	defer func() {
+		if err != nil {
+			c.saving.Store(false) // what ends from now on does not end because of the save
+		}
+	}()
 	req := wire.Request{Op: wire.OpSuspend}
 	if reattach {
 		req.Reattach = &wire.Reattach{}
