@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,7 +32,7 @@ const (
 	EnvOlder = "CLOCHE_TEST_OLDER_KERNEL"
 )
 
-// Machine is a virtual machine that is started for one command.
+// Machine is a virtual machine that is started for some commands.
 type Machine struct {
 	// Kernel is the directory that one of the variables names; empty is EnvKernel.
 	Kernel string
@@ -101,18 +102,31 @@ func (m Machine) Run(ctx context.Context, dir string) (ended []Ended, console st
 	if err != nil {
 		return nil, "", err
 	}
-	disk, initrd := filepath.Join(dir, "root.img"), filepath.Join(dir, "initrd")
+	disk := filepath.Join(dir, "root.img")
 	if err := m.makeRoot(ctx, dir, disk); err != nil {
 		return nil, "", err
 	}
-	if err := m.makeInitrd(initrd, modules); err != nil {
+	for rest := m.Commands; len(rest) > 0; {
+		n := 1 + slices.IndexFunc(append(slices.Clone(rest[1:]), plan.Command{Reboot: true}), func(c plan.Command) bool { return c.Reboot })
+		part, said, err := m.runUntilOff(ctx, disk, found[0], filepath.Join(dir, "initrd"), modules, rest[:n])
+		ended, console, rest = append(ended, part...), console+said, rest[n:]
+		if err != nil {
+			return ended, console, err
+		}
+	}
+	return ended, console, nil
+}
+
+// runUntilOff starts the machine for some of the commands.
+func (m Machine) runUntilOff(ctx context.Context, disk, kernel, initrd string, modules []string, commands []plan.Command) (ended []Ended, console string, err error) {
+	if err := m.makeInitrd(initrd, modules, commands); err != nil {
 		return nil, "", err
 	}
 	// A processor that is emulated by threads of the host may run what the kernel is just
 	// changing of its own code, and the kernel does not survive that. What has begun no
 	// command has shown nothing yet.
 	for try := 1; ; try++ {
-		if console, err = m.boot(ctx, found[0], disk, initrd); err != nil {
+		if console, err = m.boot(ctx, kernel, disk, initrd); err != nil {
 			return nil, console, err
 		}
 		if try == boots || strings.Contains(console, plan.Ended) || !strings.Contains(console, "Kernel panic - not syncing") {
@@ -120,7 +134,7 @@ func (m Machine) Run(ctx context.Context, dir string) (ended []Ended, console st
 		}
 	}
 	rest := console
-	for _, c := range m.Commands {
+	for _, c := range commands {
 		before, after, ok := strings.Cut(rest, plan.Ended)
 		if !ok {
 			return ended, console, fmt.Errorf("the machine ended before its command %s", c.Name)
@@ -208,8 +222,8 @@ func (m Machine) files(ctx context.Context) (map[string]string, error) {
 	return files, nil
 }
 
-func (m Machine) makeInitrd(path string, modules []string) error {
-	p := plan.Plan{Commands: m.Commands}
+func (m Machine) makeInitrd(path string, modules []string, commands []plan.Command) error {
+	p := plan.Plan{Commands: commands}
 	f, err := os.Create(path)
 	if err != nil {
 		return err

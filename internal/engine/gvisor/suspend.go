@@ -291,12 +291,28 @@ func (c *creation) restore(ctx context.Context) error {
 	}
 	err = c.inst.ctl.callLong(ctx, callRestore, &restoration{FilePayload: urpc.FilePayload{Files: files}, HavePagesFile: true}, nil)
 	c.inst.ctl.drop() // the control server has closed them
-	return err
+	return unrestored(c.plan.ID, err)
 }
 
-// A restored sentry whose agent cannot be reached within reachTime is ended, and the memory restored again, once. About one of a
-// thousand restores was seen to answer no connection, for a reason in gVisor's network stack that is not known, while others of
-// the same memory did.
+// unrestored classifies what kept a sentry from restoring a memory.
+func unrestored(id string, err error) error {
+	remote, ok := errors.AsType[urpc.RemoteError](err)
+	if !ok {
+		return err
+	}
+	// What gVisor's cpuid.ErrIncompatible says.
+	_, lacks, ok := strings.Cut(remote.Message, "incompatible FeatureSet: ")
+	if !ok {
+		return err
+	}
+	return api.Errorf(api.CodeUnsupported, "the memory of sandbox %s was saved on a processor that this machine's cannot stand in for: %.300s", id, lacks).
+		WithHint("resume it on a machine with such a processor; or stop the sandbox and start it again, without what its programs had in memory").
+		WithCause(errors.Join(engine.ErrMemoryRefused, err))
+}
+
+// A restored sentry whose agent cannot be reached within reachTime is ended, and the memory restored again, once. Agents before
+// protocol version 15 left connections in TIME-WAIT in the memory: about one of a thousand restores answers no connection, while
+// others of the same memory do.
 const reachTime = 3 * time.Second
 
 // resume makes an instance that continues from its memory.

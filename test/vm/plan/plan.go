@@ -42,4 +42,6 @@ type Command struct {
 	// Place is where, and Without the controllers that are not handed down to there.
 	Place   Place
 	Without []string
+	// Reboot: the machine is switched off before the command, with what still runs in it, and on again. The disk is kept.
+	Reboot bool
 }
