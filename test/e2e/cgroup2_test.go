@@ -27,23 +27,7 @@ const guestVar = "CLOCHE_TEST_GUEST"
 // root, of a normal user to whom a group was delegated, with all of it or a part, and of
 // root of a container. The machine is emulated, so everything takes long in it.
 func TestUnderAnotherKernel(t *testing.T) {
-	if why := vm.Missing(vm.EnvKernel, 6, 6); why != "" {
-		t.Skip(why)
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: to make the machine's disk")
-	}
-	if testing.Short() {
-		t.Skip("needs a run without -short: it starts a machine")
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin, err := filepath.EvalSymlinks(fixture.Binary(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	self, bin := machinePrograms(t, 6, 6)
 	program := filepath.Join(t.TempDir(), "inside")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/cloche-dev/cloche/internal/engine/enginetest/inside")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -89,6 +73,29 @@ func TestUnderAnotherKernel(t *testing.T) {
 			t.Errorf("%s did not run, or did not pass", name)
 		}
 	}
+}
+
+// machinePrograms are this program of tests and cloche, for a machine with a kernel of some version or newer. Without one the test
+// is skipped.
+func machinePrograms(t *testing.T, major, minor int) (self, bin string) {
+	t.Helper()
+	if why := vm.Missing(vm.EnvKernel, major, minor); why != "" {
+		t.Skip(why)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to make the machine's disk")
+	}
+	if testing.Short() {
+		t.Skip("needs a run without -short: it starts a machine")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bin, err = filepath.EvalSymlinks(fixture.Binary(t)); err != nil {
+		t.Fatal(err)
+	}
+	return self, bin
 }
 
 // guest is how cloche is called in the machine, and the engines that are there.

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloche-dev/cloche/test/fixture"
 	"github.com/cloche-dev/cloche/test/vm"
 	"github.com/cloche-dev/cloche/test/vm/plan"
 )
@@ -22,26 +21,10 @@ const rebootedHome = "/srv/cloche"
 
 // TestUnderAnotherKernelReboot switches a machine off with sandboxes in it, and on again.
 func TestUnderAnotherKernelReboot(t *testing.T) {
-	if why := vm.Missing(vm.EnvKernel, 6, 1); why != "" {
-		t.Skip(why)
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: to make the machine's disk")
-	}
-	if testing.Short() {
-		t.Skip("needs a run without -short: it starts a machine")
-	}
+	self, bin := machinePrograms(t, 6, 1)
 	shell, err := exec.LookPath("/bin/busybox")
 	if err != nil {
 		t.Skip("needs busybox: it is not installed")
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin, err := filepath.EvalSymlinks(fixture.Binary(t))
-	if err != nil {
-		t.Fatal(err)
 	}
 	run := func(name string, reboot bool, test string) plan.Command {
 		return plan.Command{
