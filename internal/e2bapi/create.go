@@ -95,7 +95,7 @@ func (s *Server) create(timeout int64) handler {
 		}
 		spec := api.SandboxSpec{
 			Profile: s.profile, Image: from.image, Snapshot: from.snapshot, User: from.user, Sudo: true, Env: map[string]string{"E2B_SANDBOX": "true"},
-			Limits: api.Limits{LifetimeMS: *req.Timeout * 1000}, Labels: map[string]string{"e2b.template": req.TemplateID},
+			Limits: api.Limits{LifetimeMS: *req.Timeout * 1000}, OnExpiry: api.ExpiryStop, Labels: map[string]string{"e2b.template": req.TemplateID},
 		}
 		template, err := s.builtTemplate(r, from.image)
 		if err != nil {

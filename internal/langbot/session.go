@@ -292,7 +292,7 @@ func (s *Server) without(asked *api.SandboxSpec, e *api.Error) bool {
 	case e.Code != api.CodeUnsupported:
 		return false
 	case e.Field == "on_expiry" || e.Field == "auto_resume":
-		asked.OnExpiry, asked.AutoResume, asked.Limits.IdleMS = "", false, 0 // the engine can't save memory
+		asked.OnExpiry, asked.AutoResume, asked.Limits.IdleMS = api.ExpiryStop, false, 0 // the engine can't save memory
 		return true
 	case e.Field == "workspace.size_bytes" && asked.Workspace.Quota != api.QuotaMeasured:
 		asked.Workspace.Quota = api.QuotaMeasured // the kernel cannot hold it here
@@ -434,8 +434,9 @@ const maxQuotaMB = 1 << 40
 func (s *settings) translate(p placement, spec boxSpec, c choice, shelf string) (api.SandboxSpec, error) {
 	out := api.SandboxSpec{
 		Engine: c.engine, Image: spec.Image, Network: api.NetworkNone, ReadOnlyRoot: &spec.ReadOnlyRoot, Persistent: new(true),
-		Limits: api.Limits{CPUs: spec.CPUs, MemoryBytes: int64(spec.MemoryMB) << 20, Pids: int64(spec.PidsLimit)},
-		Labels: map[string]string{"langbot.session": clipped(spec.SessionID), "langbot.generation": placementLabel(p)},
+		OnExpiry: api.ExpiryStop,
+		Limits:   api.Limits{CPUs: spec.CPUs, MemoryBytes: int64(spec.MemoryMB) << 20, Pids: int64(spec.PidsLimit)},
+		Labels:   map[string]string{"langbot.session": clipped(spec.SessionID), "langbot.generation": placementLabel(p)},
 	}
 	if spec.Image == defaultImage {
 		out.Image = ""

@@ -102,6 +102,7 @@ func TestParseRefusals(t *testing.T) {
 		"extends unknown":   {"profiles: {x: {extends: nope}}", want{field: "profiles.x.extends", says: "offline_readonly"}},
 		"extends itself":    {"profiles: {agent: {extends: default}}", want{field: "profiles.agent.extends"}},
 		"profile image":     {"profiles: {x: {image: '-'}}", want{field: "profiles.x.image"}},
+		"profile expiry":    {"profiles: {x: {on_expiry: pause}}", want{field: "profiles.x.on_expiry", says: "stop or suspend"}},
 		"profile network":   {"profiles: {x: {network: host}}", want{field: "profiles.x.network"}},
 		"locked unknown":    {"profiles: {x: {locked: [env]}}", want{field: "profiles.x.locked[0]", says: "read_only_root"}},
 		"clamp unknown":     {"profiles: {x: {clamp: [image]}}", want{field: "profiles.x.clamp[0]", says: "limits.timeout_ms"}},

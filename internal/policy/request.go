@@ -181,6 +181,9 @@ func AuthorizeSpec(caller Caller, spec api.SandboxSpec) error {
 
 // checkSuspends refuses what the engine cannot do.
 func checkSuspends(d *decision) *api.Error {
+	if d.engine.Suspends {
+		d.profile.Suspend(&d.spec)
+	}
 	if d.spec.OnExpiry != api.ExpirySuspend && !d.spec.AutoResume || d.engine.Suspends {
 		return nil
 	}

@@ -29,6 +29,7 @@ var closedLists = map[string][]any{
 	"version":                 {0, 1},
 	"min_tier":                {"namespace", "gvisor", "microvm"},
 	"profiles.*.network":      {"none", "on"},
+	"profiles.*.on_expiry":    {"stop", "suspend"},
 	"mounts.*.rules.*.access": {"none", "ro", "rw"},
 }
 

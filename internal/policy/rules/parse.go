@@ -121,6 +121,9 @@ func ruleProfiles(r Rules, report Reporter) {
 		if _, err := ParseImage(p.Image); p.Image != "" && err != nil {
 			report(api.Invalid(field+".image", "image %s is not a reference", Quote(p.Image)).WithHint("write a reference such as debian:12"))
 		}
+		if p.OnExpiry != "" && p.OnExpiry != api.ExpiryStop && p.OnExpiry != api.ExpirySuspend {
+			report(api.Invalid(field+".on_expiry", "on_expiry %s is not known", Quote(string(p.OnExpiry))).WithHint("stop or suspend"))
+		}
 		if p.Network != "" && p.Network != NetworkNone && p.Network != NetworkOn {
 			report(api.Invalid(field+".network", "network %s is not known", Quote(p.Network)).
 				WithHint("write %q or %q", NetworkNone, NetworkOn))

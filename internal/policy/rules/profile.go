@@ -35,6 +35,8 @@ type Profile struct {
 	egressRuled  bool
 	EgressDeny   []EgressItem
 	EgressLimits EgressLimitRule
+	// OnExpiry is the default of on_expiry, see Suspend.
+	OnExpiry api.Expiry
 	// Pool is the rule for what is kept ready.
 	Pool PoolRule
 	// liftsWorkspace means that a rule removes the limit of private workspaces.
@@ -157,7 +159,7 @@ func (r ProfileRule) apply(p *Profile) {
 	if r.Image != "" {
 		p.Image = r.Image
 	}
-	p.Engine, p.Pool = r.Engine, r.Pool
+	p.Engine, p.Pool, p.OnExpiry = r.Engine, r.Pool, r.OnExpiry
 	if r.Network != "" {
 		p.Network = r.Network
 	}
@@ -178,6 +180,14 @@ func (r ProfileRule) apply(p *Profile) {
 	}
 	if r.Clamp != nil {
 		p.clamp = slices.Clone(*r.Clamp)
+	}
+}
+
+// Suspend applies OnExpiry to a spec with its limits, whose engine can save memory. What the spec sets itself has precedence, and
+// what can't be suspended is left as it is.
+func (p *Profile) Suspend(s *api.SandboxSpec) {
+	if p.OnExpiry == api.ExpirySuspend && s.OnExpiry == "" && !s.Transient && (s.Limits.IdleMS > 0 || s.Limits.LifetimeMS > 0) {
+		s.OnExpiry, s.AutoResume = api.ExpirySuspend, true
 	}
 }
 

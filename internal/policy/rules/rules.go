@@ -181,6 +181,9 @@ type ProfileRule struct {
 	WorkspaceReadOnly *bool `yaml:"workspace_read_only"`
 	// MountsReadOnly is the value that "mounts.read_only" in Locked forces.
 	MountsReadOnly *bool `yaml:"mounts_read_only"`
+	// OnExpiry is the default of on_expiry: "suspend" has sandboxes with an idle time or a lifetime suspended at its end and resumed
+	// by their next use, where the engine can. Absent is "stop".
+	OnExpiry api.Expiry `yaml:"on_expiry"`
 	// Pool is how many sandboxes of one kind are kept ready. Absent uses the daemon's settings.
 	Pool PoolRule `yaml:"pool"`
 	// Locked are the fields for which the profile's value overrides the request's. Absent keeps
