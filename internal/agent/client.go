@@ -43,6 +43,7 @@ type Client struct {
 	watch watch
 	// saving is set by Suspend.
 	saving atomic.Bool
+	short  shortCalls
 	// incoming bounds the connections that processes inside have to listeners.
 	incoming chan struct{}
 
@@ -168,8 +169,9 @@ func (c *Client) openIdle(ctx context.Context, req wire.Request) (*call, error) 
 func (c *Client) openSince(ctx context.Context, version int, req wire.Request) (*call, error) {
 	return c.begin(ctx, req, version, c.slots, func() func() {
 		c.nudge.begin()
-		left, answered := c.Attend(), await.Of(ctx, c.named)
+		left, answered, over := c.Attend(), await.Of(ctx, c.named), c.short.begin(req.Op)
 		return func() {
+			over()
 			c.nudge.end()
 			left()
 			answered()

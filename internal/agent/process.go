@@ -168,8 +168,9 @@ const hangUpTimeout = 10 * time.Second
 
 // Suspend has the agent close every connection of the host, so that none is a part of the memory that is
 // saved. It returns when this one is closed, which is of no use any more. Calls on it fail with [ErrSaving]. Programs continue.
-// With reattach, streamed execs wait for [Stream.Reattach] for ten seconds in which timers are not held.
+// Calls that wait for no program get a second to end before. With reattach, streamed execs wait for [Stream.Reattach] for ten seconds in which timers are not held.
 func (c *Client) Suspend(ctx context.Context, reattach bool) (err error) {
+	c.short.settle(ctx)
 	c.saving.Store(true)
 	defer func() {
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -341,6 +342,42 @@ func TestSuspendLeavesNoConnections(t *testing.T) {
 		fields := strings.Fields(line)
 		if len(fields) > 3 && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", in.port)) && fields[3] == timeWait {
 			t.Errorf("a connection is left: %s", line)
+		}
+	}
+}
+
+// TestSuspendLetsCallsEnd: a call on a file that is in progress ends before the connections are closed, if that takes no second.
+func TestSuspendLetsCallsEnd(t *testing.T) {
+	in := boot(t, nil)
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		after time.Duration
+		ends  bool
+	}{"soon": {100 * time.Millisecond, true}, "late": {time.Minute, false}} {
+		client := in.Client
+		here, there := io.Pipe()
+		wrote := make(chan error, 1)
+		go func() {
+			_, err := client.WriteFile(within(t, time.Minute), filepath.Join(dir, name), agent.WriteOptions{}, here)
+			wrote <- err
+		}()
+		if _, err := there.Write([]byte("begun, ")); err != nil { // the call is in progress
+			t.Fatal(err)
+		}
+		timer := time.AfterFunc(c.after, func() {
+			_, _ = there.Write([]byte("ended"))
+			there.Close()
+		})
+		in.saved(t, true)
+		if !timer.Stop() != c.ends {
+			t.Errorf("%s: the content was given: %v", name, !c.ends)
+		}
+		there.Close()
+		if err := <-wrote; c.ends != (err == nil) || !c.ends && !errors.Is(err, agent.ErrSaving) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if data, _ := os.ReadFile(filepath.Join(dir, name)); c.ends && string(data) != "begun, ended" {
+			t.Errorf("%s: %q", name, data)
 		}
 	}
 }
