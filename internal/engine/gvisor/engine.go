@@ -70,6 +70,7 @@ type Engine struct {
 	boot     string // the machine's
 
 	executables *executables
+	sums        checkpoint.Sums
 	sentries    *pool.Pool[fit, *pooled]
 	booted      *pool.Pool[bootedKind, *booted]
 	unfit       atomic.Int64 // plans that no booted sandbox could become

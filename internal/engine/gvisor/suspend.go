@@ -96,6 +96,7 @@ func (i *instance) holdAndSave(ctx context.Context, dir string) (engine.Completi
 type saved struct {
 	id, dir string
 	at      *os.Root // dir
+	sums    *checkpoint.Sums
 	files   []*checkpoint.File
 	note    memoryNote
 }
@@ -106,7 +107,7 @@ func (i *instance) saveMemory(ctx context.Context, dir string) (_ *saved, err er
 	if err != nil {
 		return nil, fmt.Errorf("open directory of the memory: %w", err)
 	}
-	m := &saved{id: i.rec.ID, dir: dir, at: at, note: memoryNote{GVisor: i.e.version, Executable: i.rec.Executable}}
+	m := &saved{id: i.rec.ID, dir: dir, at: at, sums: &i.e.sums, note: memoryNote{GVisor: i.e.version, Executable: i.rec.Executable}}
 	defer func() {
 		if err != nil {
 			m.close()
@@ -152,7 +153,7 @@ func (m *saved) complete(ctx context.Context) (out engine.Memory, err error) {
 		stored <- errors.Join(err, hostfile.SyncDirAt(m.dir))
 	}()
 	for n, f := range m.files {
-		if m.note.Sizes[n], m.note.Sums[n], err = checkpoint.Sum(ctx, f.File); err != nil {
+		if m.note.Sizes[n], m.note.Sums[n], err = m.sums.Of(ctx, f.File); err != nil {
 			break
 		}
 	}
@@ -216,7 +217,7 @@ func (e *Engine) openMemory(ctx context.Context, m *engine.Memory, note memoryNo
 		if m.Checked {
 			continue
 		}
-		_, sum, err := checkpoint.Sum(ctx, f)
+		_, sum, err := e.sums.Of(ctx, f)
 		if err != nil {
 			return files, err
 		}
