@@ -4,12 +4,15 @@ package sandbox_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cloche-dev/cloche/api"
 	"github.com/cloche-dev/cloche/internal/engine/fake"
@@ -247,6 +250,64 @@ func TestForkUnderUse(t *testing.T) {
 	}
 	if err := <-ran; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestForkKeepsExecs: commands that run while the parent is captured continue with their callers.
+func TestForkKeepsExecs(t *testing.T) {
+	w := newFixture(t)
+	m := w.manager(false)
+	sb := w.create(m, "box")
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	block, err := os.OpenFile(fifo, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer block.Close()
+	collected := make(chan string, 1)
+	go func() {
+		res, err := m.Exec(t.Context(), operator, "box", permitExec(t, sb, api.ExecRequest{Shell: "read line < " + fifo + "; echo got $line; exit 4"}))
+		collected <- fmt.Sprintf("%s, exit %d, %v", res.Stdout, res.ExitStatus(), err)
+	}()
+	st, err := m.ExecStream(t.Context(), operator, "box", permitExec(t, sb, api.ExecRequest{Shell: "cat; exit 3"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	for n := range 5 {
+		tmpl, err := m.Capture(t.Context(), operator, "box")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tmpl.Release()
+		line := fmt.Sprintf("line %d\n", n)
+		wrote := make(chan error, 1)
+		go func() { // it waits until the stream is read
+			_, err := st.Write([]byte(line))
+			wrote <- err
+		}()
+		ev, err := st.Recv()
+		if err != nil || string(ev.Data) != line || ev.Seq != uint64(n) {
+			t.Fatalf("got %+v, %v", ev, err)
+		}
+		if err := <-wrote; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := st.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if ev, err := st.Recv(); err != nil || ev.Exit == nil || ev.Exit.ExitStatus() != 3 {
+		t.Errorf("got %+v, %v", ev, err)
+	}
+	if _, err := block.WriteString("it\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-collected; got != "got it\n, exit 4, <nil>" {
+		t.Errorf("got %s", got)
 	}
 }
 
