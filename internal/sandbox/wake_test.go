@@ -218,7 +218,8 @@ func TestSuspendedHasNoGoroutine(t *testing.T) {
 		}
 		return n
 	}
-	idle := count()
+	idle := 0 // of the manager itself: its reaper and its watch of quotas, which may not have begun yet
+	eventually(t, "the goroutines of a manager", func() bool { idle = count(); return idle >= 2 })
 	for n := range sandboxes {
 		sb := w.create(m, "box"+strconv.Itoa(n))
 		for _, id := range []string{"a", "b"} {
