@@ -122,16 +122,21 @@ func guest(t *testing.T) (cloche func(args ...string) (string, int), engines []s
 		}
 		return string(out), cmd.ProcessState.ExitCode()
 	}
-	return func(args ...string) (out string, status int) {
+	return func(args ...string) (string, int) {
 		t.Helper()
-		// On an emulated processor engines are asked longer than their callers wait.
-		for range 5 {
-			if out, status = try(args...); !strings.Contains(out, "has not said yet what it can do here") {
-				break
-			}
-		}
-		return out, status
+		return patiently(func() (string, int) { return try(args...) })
 	}, engines
+}
+
+// patiently calls cloche again while it waits for an engine: on an emulated processor engines are asked longer than their
+// callers wait.
+func patiently(call func() (out string, status int)) (out string, status int) {
+	for range 5 {
+		if out, status = call(); !strings.Contains(out, "has not said yet what it can do here") {
+			break
+		}
+	}
+	return out, status
 }
 
 // TestLimitsOfVersion2 is what runs in the machine.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/cloche-dev/cloche/test/fixture"
 	"github.com/cloche-dev/cloche/test/vm"
 	"github.com/cloche-dev/cloche/test/vm/plan"
 )
@@ -67,6 +67,7 @@ func movedHome(t *testing.T, bin, shell string) moved {
 		}
 	}
 	cloche, daemon := serving(t, bin, append(os.Environ(), "CLOCHE_HOME="+m.home), filepath.Join(dir, "log"))
+	t.Cleanup(func() { _ = daemon.Process.Kill() }) // after a failure
 	cloche("", "image", "import", "--name", "shell:1", filepath.Dir(root))
 	cloche("", "create", "--engine", "gvisor", "--image", "shell:1", "--name", "moved")
 	cloche("", "exec", "moved", "--", "/bin/sh", "-c", "echo moved >/workspace/file")
@@ -134,34 +135,26 @@ func serving(t *testing.T, bin string, env []string, logFile string) (func(stdin
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
-	cloche := func(stdin string, args ...string) (string, error) {
+	try := func(stdin string, args ...string) (string, int) {
 		cmd := exec.CommandContext(t.Context(), bin, args...)
 		cmd.Env = env
 		cmd.Stdin = strings.NewReader(stdin)
 		out, err := cmd.CombinedOutput()
-		return string(out), err
+		if err != nil && cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return string(out), cmd.ProcessState.ExitCode()
 	}
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		out, err := cloche("", "ls")
-		if err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("no daemon: %v\n%s", err, out)
-		}
+	if !fixture.Poll(func() bool { _, status := try("", "ls"); return status == 0 }) {
+		t.Fatal("the daemon does not answer")
 	}
 	return func(stdin string, args ...string) string {
 		t.Helper()
-		// On an emulated processor engines are asked longer than their callers wait.
-		for try := 1; ; try++ {
-			out, err := cloche(stdin, args...)
-			if err == nil {
-				return out
-			}
-			if try == 5 || !strings.Contains(out, "has not said yet what it can do here") {
-				t.Fatalf("%q: %v\n%s", args, err, out)
-			}
+		out, status := patiently(func() (string, int) { return try(stdin, args...) })
+		if status != 0 {
+			t.Fatalf("%q: status %d\n%s", args, status, out)
 		}
+		return out
 	}, daemon
 }
 
@@ -176,14 +169,12 @@ func startCount(t *testing.T, cloche func(stdin string, args ...string) string, 
 // hears waits until the output of the process of a sandbox has a line.
 func hears(t *testing.T, cloche func(stdin string, args ...string) string, sandbox, line string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		out := cloche("", "logs", sandbox, "count")
-		if strings.Contains("\n"+out, "\n"+line+"\n") {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%q is not in the output:\n%s", line, out)
-		}
+	var out string
+	if !fixture.Poll(func() bool {
+		out = cloche("", "logs", sandbox, "count")
+		return strings.Contains("\n"+out, "\n"+line+"\n")
+	}) {
+		t.Fatalf("%q is not in the output:\n%s", line, out)
 	}
 }
 

@@ -262,20 +262,17 @@ func TestReattachEnded(t *testing.T) {
 // TestExecOverSave: a collected exec runs once, and its result is asked for on another connection.
 func TestExecOverSave(t *testing.T) {
 	in := boot(t, nil)
-	ctx, block := within(t, time.Minute), fifo(t)
+	ctx, started, block := within(t, time.Minute), fifo(t), fifo(t)
 	runs := filepath.Join(t.TempDir(), "runs")
-	s := shell("echo run >> " + runs + "; read line < " + block.Name() + "; echo \"$line\"")
+	s := shell("echo run >> " + runs + "; echo > " + started.Name() + "; read line < " + block.Name() + "; echo \"$line\"")
 	s.Repeatable, s.Brief = true, true
 	begun, ended := in.Client, make(chan error, 1)
 	go func() {
 		_, err := begun.Exec(ctx, s)
 		ended <- err
 	}()
-	for {
-		if data, err := os.ReadFile(runs); err == nil && len(data) > 0 {
-			break
-		}
-		time.Sleep(time.Millisecond)
+	if _, err := started.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
 	}
 	client := in.saved(t, true)
 	if err := <-ended; !errors.Is(err, agent.ErrSaving) || api.CodeOf(err) != api.CodeUnavailable {
